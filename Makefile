@@ -12,6 +12,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
+C_FILES := $(wildcard src/lmd/kernels/*.[ch] src/lmd/tv/*.[ch] tests/kernels/*.[ch])
+
 $(STAMP): pyproject.toml constraints.txt $(wildcard src/lmd/kernels/*.[ch] src/lmd/tv/*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
@@ -29,6 +31,7 @@ test-all: $(STAMP) lint types  ## the same with all tests, the slow ones too
 lint: $(STAMP)  ## formatting and lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	if command -v clang-format > /dev/null; then clang-format --dry-run -Werror $(C_FILES); fi
 
 types: $(STAMP)  ## types, strict on the package
 	$(BIN)/mypy
@@ -71,6 +74,7 @@ house:  ## the limits of the house, and rooms, imports and long functions, read 
 format: $(STAMP)  ## format the code in place
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	if command -v clang-format > /dev/null; then clang-format -i $(C_FILES); fi
 
 clean:  ## remove the environment and what the commands wrote
 	rm -rf $(VENV) $(DEMO_OUT) dist site docs/gallery docs/reference build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

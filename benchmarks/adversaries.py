@@ -27,17 +27,16 @@ from torch import Tensor
 import lmd
 from lmd.core.batching import to_double
 from lmd.guarantees import DescentSafeguard, Safeguard
-from lmd.guarantees.lower_bounds import balance, enclose, lower_bounds
-from lmd.guarantees.promises import Monitor, Promise, least_share
-from lmd.guarantees.record import Record
-from lmd.guarantees.theorems import (
-    accelerated_bound,
+from lmd.guarantees.certify import (
+    Record,
     accelerated_certificate,
     divergence_bound,
     regret_certificate,
     relative_certificate,
     subgradient_certificate,
 )
+from lmd.guarantees.minima import balance, enclose, lower_bounds
+from lmd.guarantees.promises import Monitor, Promise, least_share
 from lmd.mirrors import Entropic, EuclideanBox, EuclideanSimplex, Mirror, Quadratic
 from lmd.problems import Composite, LeastSquares, Problem, TVDenoising, TVInpainting
 from lmd.problems.duality import proven_gap
@@ -57,7 +56,7 @@ BATCH, GENERATIONS, PARENTS = 64, 6, 8
 """Instances that are tried together; batches that climb from one restart; instances that the next batch comes from."""
 
 
-# --- The search -----------------------------------------------------------------------------------------------------
+# --- The search ------------------------------------------------------------------------------------------------------
 
 
 class Outcome(NamedTuple):
@@ -337,7 +336,7 @@ def lying(record: Record, name: str, factor: float) -> Record:
     return replace(record, diagnostics={**record.diagnostics, name: factor * record.diagnostics[name]})
 
 
-# --- Theorems 1, 2, 6 and 7: mirror descent --------------------------------------------------------------------------
+# --- Theorems 1 to 4: mirror descent ---------------------------------------------------------------------------------
 
 
 class Roomless(Record):
@@ -599,6 +598,19 @@ def wedge(genes: Genes, width: float) -> Widths:
     return Widths(Wedge(v, b), torch.zeros_like(v), start, mirror, b.square(), 1.0)
 
 
+def accelerated_bound(weights: Tensor, divergence: Tensor | float, widths: Tensor, reach: Tensor | float) -> Tensor:
+    r"""A bound on F(x_k) - min F for k = 1, ..., K, `(K, B)`: with A_k the weights, and B the divergence B(x*, x_0),
+
+        (B + \sum_{1 <= j < k} A_j (w_{j-1} - w_j) R^2 / 2) / A_k + w_{k-1} R^2 / 2,
+
+    where step j from x_j had the width w_j, the falling `widths` `(K, B)` from w_0 on, and `reach` is
+    R^2 = max ||p||^2 over the domain of g*. For a smooth F all widths are 0, and it is B / A_k.
+    """
+    raised = weights[:-1] * (widths[:-1] - widths[1:])  # F_w rises where the width falls, from the second step on
+    total = torch.cat([torch.zeros_like(weights[:1]), raised.cumsum(dim=0)])
+    return (divergence + total * reach / 2) / weights + widths * reach / 2
+
+
 def falling_widths(generator: torch.Generator, halved: str | None) -> Case:
     n, iterations, scale = choose(generator, 1, 2), choose(generator, 1, 2, 3, 8, 30), 10 ** uniform(generator, -1, 1)
     width, delay = 10 ** uniform(generator, -4, 2), 10 ** uniform(generator, -2, 2)
@@ -627,9 +639,9 @@ def falling_widths(generator: torch.Generator, halved: str | None) -> Case:
 
 
 def growth(generator: torch.Generator, halved: str | None) -> Case:
-    """What backtracking finds for a smooth f: M <= max(1, 2 L / sigma), and A_k >= sigma k^2 / 8 L if M <= 2 L / sigma.
+    """For a smooth f, M <= max(0.9, 2 L / sigma), and A_k >= sigma k^2 / (8 L) if all M <= 2 L / sigma.
 
-    Both are told as a ratio to what they are compared with.
+    Both are returned as a ratio to their bound.
     """
     n, kind, plain = choose(generator, 1, 2), choose(generator, "curved", "huber"), choose(generator, True, False)
     plain = {"2L": True, "8L": False}.get(halved or "", plain)
@@ -646,7 +658,7 @@ def growth(generator: torch.Generator, halved: str | None) -> Case:
         L, still = problem.smoothness, (state.x - problem.minimiser()).square().sum(dim=1) < 1e-20  # rounding decides
         most = (1 if halved == "2L" else 2) * L
         if plain:
-            return Outcome(largest, torch.where(still, torch.inf, most.clamp(min=1)), 1e-9 * most)
+            return Outcome(largest, torch.where(still, torch.inf, most.clamp(min=0.9)), 1e-9 * most)
         least = iterations**2 / ((4 if halved == "8L" else 8) * L)
         said = (largest <= 2 * L) & ~still
         return Outcome(least, torch.where(said, state.weight, torch.inf), 1e-9 * least)
@@ -654,7 +666,7 @@ def growth(generator: torch.Generator, halved: str | None) -> Case:
     return case
 
 
-# --- Lemma 2 and Theorem 3: strong convexity -------------------------------------------------------------------------
+# --- Lemma 2 and Theorem 6: strong convexity -------------------------------------------------------------------------
 
 
 class Rough(Stretched):
@@ -698,7 +710,7 @@ def strong_convexity(generator: torch.Generator, halved: str | None) -> Case:
     return case
 
 
-# --- Duality, Theorem 3b -----------------------------------------------------------------------------------
+# --- Duality, Theorem 7 ----------------------------------------------------------------------------------------------
 
 
 def exact_tv(x: list[float], y: list[float], kept: list[float], scale: float, bound: float) -> Fraction:
@@ -758,7 +770,7 @@ def gaps(generator: torch.Generator, halved: str | None) -> Case:
         _, gap = problem.certified_gap(x[:, None], p)
         if halved == ROOM:
             exact = problem.double()
-            gap = exact.gap(x[:, None].double(), exact.project_dual(p.double()))
+            gap = exact.gap(x[:, None].double(), exact.g.project(p.double()))
         each = zip(x.double().tolist(), *numbers, strict=True)
         truth = torch.tensor([float(exact_tv(*case, scale, bound)) for case in each], dtype=F64)
         return Outcome(truth, gap / (2 if halved == "gap" else 1), 1e-14 * truth)
@@ -790,7 +802,7 @@ def rooms(generator: torch.Generator, halved: str | None) -> Case:
         p = torch.nn.functional.pad(1.2 * b * torch.tanh(taken.take(n - 1)), (0, 1)).clamp(-b, b)
         p = (torch.round(2**20 * p) / 2**20 if few else p).clamp(-b, b)[:, None, None]
         x = (
-            problem.tilted_minimiser(problem.operator.adjoint(p))
+            problem.f.tilted_minimiser(problem.operator.adjoint(p))
             + 10**-digits * (taken.powers(1, 1) * taken.take(n))[:, None]
         )
         _, gap, room = proven_gap(problem, x, p)
@@ -866,7 +878,7 @@ def compiled_denoising(generator: torch.Generator, halved: str | None) -> Case:
     return case
 
 
-# --- Theorems 4 and 5: safeguards ------------------------------------------------------------------------------------
+# --- Theorems 8 and 9: safeguards ------------------------------------------------------------------------------------
 
 
 class Wild(Solver[State]):
@@ -1023,9 +1035,9 @@ def enclosure(generator: torch.Generator, halved: str | None) -> Case:
         values, gradients = (torch.stack(each, dim=1) for each in zip(*tangents, strict=True))
         others = torch.softmax(sharp * taken.take(2 * n + 1) + first * units.eq(0).all(dim=1), dim=1)
         size = torch.full((len(genes),), s / (2 if halved == "s" else 1), dtype=F64)
-        found = enclose(values, gradients, size, balance(gradients) if own else others)
-        found = found._replace(radius=found.radius / (2 if halved == "R" else 1))
-        return Outcome(values[:, 0] - minimum, values[:, 0] - found.bound, 1e-12 * (1 + values.abs().amax(dim=1)))
+        level, slope, radius = enclose(values, gradients, size, balance(gradients) if own else others)
+        bound = (level - slope * radius / (2 if halved == "R" else 1)).nan_to_num(nan=-math.inf)
+        return Outcome(values[:, 0] - minimum, values[:, 0] - bound, 1e-12 * (1 + values.abs().amax(dim=1)))
 
     return case
 
@@ -1041,7 +1053,8 @@ def parabola(generator: torch.Generator, halved: str | None) -> Case:
         units = s * torch.cat([torch.zeros(1, n, dtype=F64), torch.eye(n, dtype=F64), -torch.eye(n, dtype=F64)])
         gradients = units - b[:, None]
         values, size = gradients.square().sum(dim=2) / 2, torch.full((len(genes),), s, dtype=F64)
-        low = enclose(values, gradients, size, balance(gradients)).bound
+        level, slope, radius = enclose(values, gradients, size, balance(gradients))
+        low = level - slope * radius
         return Outcome(-low, 5 * size.square() / (80 if halved == "width / 40" else 40), 1e-12 * size.square())
 
     return case
@@ -1117,23 +1130,23 @@ ADVERSARIES = (
     Adversary("Lemma 2 and B(x*, x_0)", divergences, ("1/mu", "mirror's L")),
     Adversary("Theorem 2, exact mirror", relative, ("B(x*, x_0)", "L", "1/mu")),
     Adversary("Theorem 2, learned inverse", inexact_relative, ("||e||", "1/mu")),
-    Adversary("Theorem 3", strong_convexity, ("1/mu",)),
-    Adversary("Theorem 3b and weak duality", gaps, ("gap", ROOM)),
-    Adversary("Theorem 3b, room", rooms, ("room / 64",)),
-    Adversary("Theorem 3b, lasso", lasso_gaps, ("gap", ROOM)),
-    Adversary("Theorem 3b, compiled", compiled_denoising, ("gap",), genes=64),
-    Adversary("Theorem 4", safeguard, ("2d",)),
-    Adversary("Theorem 5", descent, ("4L", "2L", "L", "4 L R^2")),
-    Adversary("Theorem 6", backtracked, ("B(x*, x_0)", "M", ROOM)),
-    Adversary("Theorem 7", accelerated, ("B(x*, x_0)", "1/A", ROOM)),
-    Adversary("Theorem 7, falling widths", falling_widths, ("B(x*, x_0)", "R^2", "w_k for w_{k-1}")),
-    Adversary("Theorems 6 and 7, M and A", growth, ("2L", "8L")),
+    Adversary("Theorem 3", backtracked, ("B(x*, x_0)", "M", ROOM)),
+    Adversary("Theorem 4", accelerated, ("B(x*, x_0)", "1/A", ROOM)),
+    Adversary("Theorems 3 and 4, M and A", growth, ("2L", "8L")),
+    Adversary("Theorem 5", falling_widths, ("B(x*, x_0)", "R^2", "w_k for w_{k-1}")),
+    Adversary("Theorem 6", strong_convexity, ("1/mu",)),
+    Adversary("Theorem 7 and weak duality", gaps, ("gap", ROOM)),
+    Adversary("Theorem 7, room", rooms, ("room / 64",)),
+    Adversary("Theorem 7, lasso", lasso_gaps, ("gap", ROOM)),
+    Adversary("Theorem 7, compiled", compiled_denoising, ("gap",), genes=64),
     Adversary("Rounding of the history", rounded_history, (ROOM,), generations=2),
-    Adversary("Clopper and Pearson", coverage, ("delta",), genes=3),
-    Adversary("Enclosure by tangents", enclosure, ("R", "s")),
-    Adversary("Enclosure of a parabola", parabola, ("width / 40",)),
+    Adversary("Theorem 8", safeguard, ("2d",)),
+    Adversary("Theorem 9", descent, ("4L", "2L", "L", "4 L R^2")),
+    Adversary("Theorem 10", coverage, ("delta",), genes=3),
+    Adversary("Theorem 11", enclosure, ("R", "s")),
+    Adversary("Theorem 11, parabola", parabola, ("width / 40",)),
     Adversary("Proven minima", proven_minima, ("g",)),
-    Adversary("Monitor", alarms, ("delta",), genes=2),
+    Adversary("Theorem 12", alarms, ("delta",), genes=2),
 )
 
 

@@ -77,9 +77,7 @@ OWN: dict[str, Callable[[Any], Any]] = {
     "FGP": lambda problem: FGP(restart=True),
     "PDHG": lambda problem: PDHG(),
     "RelaxedPDHG": lambda problem: RelaxedPDHG(),
-    "ADMM": lambda problem: (
-        ADMM(1, problem.start()[0].numel(), 1.0, 1.6).double().precompute_(problem, problem.start())
-    ),
+    "ADMM": lambda problem: ADMM().double(),
     "QPInteriorPoint": lambda problem: QPInteriorPoint(),
     "InteriorPoint": lambda problem: InteriorPoint(),
     "LBFGS": lambda problem: LBFGS(),

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lmd.mirrors import ConvPair
-from lmd.mirrors.convolutional import ConvICNN
+from lmd.mirrors.potentials import PotentialNetwork
 from lmd.problems import TVDenoising
 from lmd.reproduction.experiments import cost
 from lmd.solvers import LearnedMirrorDescent
@@ -43,9 +43,9 @@ WAYS = ("lmd", "published")
 class PublishedNet(nn.Module):
     """The scalar network as it is published: circular convolutions, a last one, and the mean over the pixels."""
 
-    def __init__(self, net: ConvICNN, outputs: int) -> None:
+    def __init__(self, net: PotentialNetwork, outputs: int) -> None:
         super().__init__()
-        filters, channels, k = net.filters, net.channels, net.kernel
+        filters, channels, k = net.width, net.maps.points, net.maps.kernel[0]
 
         def convolution(inputs: int, out: int, weight: Tensor, bias: Tensor | None = None) -> nn.Conv2d:
             layer = nn.Conv2d(inputs, out, k, padding=k // 2, padding_mode="circular", bias=bias is not None)
@@ -85,7 +85,7 @@ class PublishedNet(nn.Module):
 class PublishedSolver(nn.Module):
     def __init__(self, mirror: ConvPair, iterations: int) -> None:
         super().__init__()
-        assert isinstance(mirror.forward_net, ConvICNN) and isinstance(mirror.backward_net, ConvICNN)
+        assert isinstance(mirror.backward_net, PotentialNetwork)
         self.to_dual = PublishedNet(mirror.forward_net, 1)
         self.to_primal = PublishedNet(mirror.backward_net, CHANNELS)
         self.sizes = nn.Parameter(torch.full((iterations,), STEP))

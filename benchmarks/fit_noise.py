@@ -34,15 +34,17 @@ from torch import Tensor, nn
 
 from lmd.imaging.models import ROUGH_EFFORT, DenoisingModel, cut
 from lmd.imaging.noise import (
+    RINGS,
+    NoiseNetwork,
     block_energies,
     blocks_with_noise,
     cut_blocks,
+    features,
     join_blocks,
     mix_channels,
     ring_counts,
     rings,
 )
-from lmd.imaging.noise_network import RINGS, NoiseNetwork, features
 from lmd.zoo.solve import solve
 
 Random = np.random.Generator

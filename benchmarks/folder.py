@@ -47,8 +47,7 @@ def timed(call: list[str]) -> tuple[float, float, str]:
 
 def prepare(images: Path, count: int, noise: float, folder: Path) -> None:
     """Copies of the first files or, with noise in percent, noisy ones as PNG."""
-    from lmd.imaging.image_files import read_picture, write_picture
-    from lmd.imaging.picture import Picture
+    from lmd.imaging.image_files import Picture, read_picture, write_picture
 
     generator = np.random.default_rng(0)
     for file in sorted(images.iterdir())[:count]:

@@ -408,10 +408,10 @@ class Cases:
         path = self.valid.copy("run", folder)
         newest = max((path / "checkpoints").iterdir())
         for old in (path / "checkpoints").iterdir():
-            if old != newest:
-                shutil.rmtree(old)
-        file = draw.choice((*(newest / name for name in ("state.json", "weights.safetensors")), path / "log.jsonl"))
-        if file.name == "state.json" and draw.random() < 0.8:
+            if old.stem != newest.stem:
+                old.unlink()
+        file = draw.choice((*(newest.with_suffix(f".{end}") for end in ("json", "safetensors")), path / "log.jsonl"))
+        if file.suffix == ".json" and draw.random() < 0.8:
             file.write_bytes(json_bytes(draw, json.loads(file.read_text())))
         else:
             damage_file(draw, file)

@@ -20,10 +20,10 @@ import lmd
 from lmd.guarantees import DescentSafeguard, guard
 from lmd.mirrors import ConvPair
 from lmd.problems import Problem, TVDenoising, TVInpainting
-from lmd.problems.image_families import TVFamily
+from lmd.problems.image_families import TVDenoisingFamily
 from lmd.reproduction import recipes
+from lmd.reproduction.tasks.common import SolvedFamily
 from lmd.solvers import LearnedMirrorDescent, Solver
-from lmd.training.solved import SolvedFamily
 
 Case = tuple[str, Solver, Solver, Problem, torch.Tensor]
 LATER = 20
@@ -45,9 +45,9 @@ def cases(preset: str) -> Iterator[Case]:
     for name in lmd.zoo.names():
         family = recipes.recipe(name).family(preset)
         family = family.family if isinstance(family, SolvedFamily) else family
-        if isinstance(family, TVFamily):
+        if isinstance(family, TVDenoisingFamily):
             family.crop = 96
-        problem, x0 = family.sample(4 if isinstance(family, TVFamily) else 50, generator)
+        problem, x0 = family.sample(4 if isinstance(family, TVDenoisingFamily) else 50, generator)
         solver = lmd.zoo.load(name, bare=True).to(x0.dtype)
         yield guarded_case(name, solver, problem, x0)
         if name == "linear-classifier":

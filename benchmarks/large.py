@@ -24,11 +24,10 @@ from lmd.problems import TVDenoising
 from lmd.problems.image_families import add_noise
 from lmd.reproduction.datasets import image_data
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled, read_image
-from lmd.solvers.learned.dual import NODES, PLACES
+from lmd.solvers.learned.primal_dual import NODES, PLACES
 from lmd.tv import match, schedules
-from lmd.tv.denoising import Denoising
-from lmd.tv.schedules import Schedule, Table
-from lmd.tv.solved import Outcome
+from lmd.tv.plans import Denoising, Outcome
+from lmd.tv.schedules import Schedule, table_of
 
 SIDE, PIECE = 2048, 96
 
@@ -50,8 +49,8 @@ def iterate(noisy: Tensor, weight: float, schedule: Schedule) -> list[Outcome]:
     plan = match(TVDenoising(noisy, weight), 1e-3)
     if not isinstance(plan, Denoising):
         raise SystemExit("nothing is compiled here")
-    alone = Schedule(schedule.values, schedule.coarse, [[-100.0] * PLACES] * kernels.module().FORMS)
-    return list(plan.solve(1e-12, schedule.iterations, None, table=Table([alone])).outcomes)
+    alone = Schedule(schedule.values, schedule.coarse, [[-100.0] * PLACES] * kernels.library().FORMS)
+    return list(plan.solve(1e-12, schedule.iterations, None, table=table_of([alone])).outcomes)
 
 
 def gap(noisy: Tensor, weight: float, horizon: int) -> float:

@@ -12,15 +12,14 @@ import json
 from pathlib import Path
 
 import torch
+from peers import peers
 from sklearn.datasets import load_breast_cancer
 
 import lmd
 from lmd.operators import Differences, Identity
 from lmd.problems import Composite, ControlFamily, Family, Problem
-from lmd.terms import L1, Huber, Shifted
-from lmd.training.card import peers
-from lmd.training.instances import Instances, draw
-from lmd.training.measure import curve, milliseconds, reached
+from lmd.terms import L1, Huber, Quadratic, Shifted, Simplex
+from lmd.training.instances import Instances, curve, draw, milliseconds, reached
 from lmd.training.proposals import ClassInfo, propose_classical
 from lmd.training.tuning import climb
 
@@ -76,6 +75,26 @@ class FusedFamily(Family):
         return Composite(Shifted(Huber(1.0, 0.5), y), *behind, start=start), start
 
 
+class PortfolioFamily(Family):
+    r"""Markowitz portfolios on the simplex: risk x'Cx / 2 minus the expected return, which changes.
+
+    C is a covariance of five common factors and noise of each asset's own, shared by all instances.
+    """
+
+    name = "portfolio"
+
+    def __init__(self, assets=50):
+        generator = torch.Generator().manual_seed(0)
+        loads = torch.randn(assets, 5, generator=generator, dtype=torch.float64)
+        own = 0.1 + torch.rand(assets, generator=generator, dtype=torch.float64)
+        self.P = (loads @ loads.mT + torch.diag(own)).float()
+
+    def sample(self, batch, generator):
+        returns = torch.randn(batch, len(self.P), generator=generator)
+        start = torch.full_like(returns, 1 / len(self.P))
+        return Composite(Quadratic(self.P, -returns), (Simplex(), Identity()), start=start), start
+
+
 CLASSES = {"logistic": LogisticFamily, "control": ControlFamily, "fused": FusedFamily}
 
 
@@ -88,7 +107,7 @@ def best_classical(known, validation, test, accuracy):
         def rank(places, settings=settings):
             nonlocal fastest
             solver = settings.solver(places)
-            quantiles = curve(solver, [validation], LONGEST, accuracy, 3 * fastest / 1e3)
+            quantiles = curve(solver, [validation], LONGEST, accuracy)
             count = reached(quantiles, accuracy)
             spent = float("inf") if count is None else milliseconds(solver, [validation], count, repeats=3)
             fastest = min(fastest, spent)

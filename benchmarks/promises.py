@@ -17,14 +17,13 @@ import sys
 import warnings
 
 import torch
-from own_classes import FusedFamily, LogisticFamily
+from own_classes import FusedFamily, LogisticFamily, PortfolioFamily
 
 import lmd
 from lmd.guarantees import promise
 from lmd.guarantees.promises import UnprovenError, bound_gaps, least_share
 from lmd.operators import Identity, Matrix
 from lmd.problems import Composite, ControlFamily, Family, LeastSquares, Problem
-from lmd.problems.quadratic_program import PortfolioFamily
 from lmd.terms import L1, Squares
 from lmd.training.instances import draw_separately
 

@@ -34,7 +34,7 @@ from torch import Tensor
 import lmd
 from lmd.core.files import read_json, write_json, write_text
 from lmd.problems import TVDenoising, TVInpainting
-from lmd.problems.tv import TVProblem
+from lmd.problems.tv import TVModel
 from lmd.reproduction.datasets import image_data
 from lmd.reproduction.datasets.images import TEST_PHOTOGRAPHS, bundled
 from lmd.reproduction.tasks.common import WEIGHT
@@ -94,7 +94,7 @@ def _cell(entry: object) -> str:
     return "-" if entry is None else str(entry)
 
 
-def cases(images: Tensor) -> Iterator[tuple[str, Callable[[], TVProblem]]]:
+def cases(images: Tensor) -> Iterator[tuple[str, Callable[[], TVModel]]]:
     """What is solved: a word for it, and how the problem is made."""
     generator = torch.Generator().manual_seed(0)
     noisy = images + 0.05 * torch.randn(images.shape, generator=generator)
@@ -104,7 +104,7 @@ def cases(images: Tensor) -> Iterator[tuple[str, Callable[[], TVProblem]]]:
     yield "inpainting, one image", lambda: TVInpainting(mask * noisy[:1], mask, WEIGHT)
 
 
-def our_ways(make: Callable[[], TVProblem]) -> dict[str, list[Call]]:
+def our_ways(make: Callable[[], TVModel]) -> dict[str, list[Call]]:
     """Our own methods, each with its ways to call it, the cheap ones first."""
     kind = "denoise" if isinstance(make(), TVDenoising) else "inpaint"
     names = [
@@ -119,12 +119,12 @@ def our_ways(make: Callable[[], TVProblem]) -> dict[str, list[Call]]:
     learned = sorted((lmd.zoo.load(name) for name in names), key=lambda solver: solver.horizon or 0)
     return {
         "`lmd.solve`": [_solve(make, t) for t in tolerances],
-        "lmd, trained iterations alone": [_call(solver, make, record=False) for solver in learned],
+        "lmd, solvers of the zoo": [_call(solver, make, record=False) for solver in learned],
         **{f"lmd, {name}": [_solve(make, t, solver) for t in tolerances] for name, solver in classics.items()},
     }
 
 
-def _call(solver: Any, make: Callable[[], TVProblem], **options: Any) -> Call:
+def _call(solver: Any, make: Callable[[], TVModel], **options: Any) -> Call:
     def call() -> Tensor:
         result: Result = lmd.run(solver, make(), **options)
         assert result.certificate is not None
@@ -133,7 +133,7 @@ def _call(solver: Any, make: Callable[[], TVProblem], **options: Any) -> Call:
     return call
 
 
-def _solve(make: Callable[[], TVProblem], tolerance: float, solver: Any = None) -> Call:
+def _solve(make: Callable[[], TVModel], tolerance: float, solver: Any = None) -> Call:
     def call() -> Tensor:
         result = lmd.solve(make(), tolerance, solver=solver)
         assert result.certificate is not None
@@ -142,7 +142,7 @@ def _solve(make: Callable[[], TVProblem], tolerance: float, solver: Any = None) 
     return call
 
 
-def peer_ways(problem: TVProblem) -> dict[str, list[Call]]:
+def peer_ways(problem: TVModel) -> dict[str, list[Call]]:
     """prox_tv with each of its methods: ||x - y||^2 / 2 + w TV(x) of one channel, so that w is half of our weight."""
     if not isinstance(problem, TVDenoising) or importlib.util.find_spec("prox_tv") is None:
         return {}
@@ -162,7 +162,7 @@ def peer_ways(problem: TVProblem) -> dict[str, list[Call]]:
     return {f"prox_tv, `{method}`": [way(method, count) for count in COUNTS] for method in PROX_TV}
 
 
-def fastest(calls: list[Call], problem: TVProblem, least: Tensor, patience: float = PATIENCE) -> list[float | None]:
+def fastest(calls: list[Call], problem: TVModel, least: Tensor, patience: float = PATIENCE) -> list[float | None]:
     """Milliseconds to each of the targets, by the fastest call that reaches it; None where none does."""
     found: dict[float, list[float]] = {target: [] for target in TARGETS}
     until = time.perf_counter() + patience
@@ -212,7 +212,7 @@ def measure_times(count: int = 20, patience: float = PATIENCE) -> dict[str, Any]
     }
 
 
-def _data(problem: TVProblem) -> tuple[Tensor, ...]:
+def _data(problem: TVModel) -> tuple[Tensor, ...]:
     return (problem.noisy, problem.mask) if isinstance(problem, TVInpainting) else (problem.noisy,)
 
 

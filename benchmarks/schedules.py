@@ -28,10 +28,10 @@ from lmd.problems import TVDenoising, TVModel
 from lmd.problems.image_families import add_noise
 from lmd.reproduction.datasets.images import image_data
 from lmd.solvers import LearnedFGP
-from lmd.solvers.learned.dual import LOWEST, PLACES, RATIO, roughness
+from lmd.solvers.learned.primal_dual import LOWEST, PLACES, RATIO, roughness
 from lmd.terms import Squares
 from lmd.tv import match
-from lmd.tv.schedules import FILE, Schedule, Table
+from lmd.tv.schedules import FILE, Schedule, table_of
 
 COUPLED = {False: 3**0.4, True: 3**0.6}
 """Coupled channels are as rough as others that are rougher by this: `roughness_of` of loop.c, by form."""
@@ -52,8 +52,8 @@ def reach(solver: LearnedFGP, isotropic: bool, coupled: bool) -> list[float]:
     """The relative gap after all iterations, at each roughness."""
     noisy, found = noisy_images(), []
     rough = roughness(TVDenoising(noisy, 1.0)) * (COUPLED[isotropic] if coupled else 1)
-    table = Table(
-        [Schedule(solver.numbers.detach().double(), solver.coarse, [[-100.0] * PLACES] * kernels.module().FORMS)]
+    table = table_of(
+        [Schedule(solver.numbers.detach().double(), solver.coarse, [[-100.0] * PLACES] * kernels.library().FORMS)]
     )
     for place in range(PLACES):
         weight = rough / (LOWEST * RATIO ** (place / 2))

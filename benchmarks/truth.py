@@ -335,7 +335,7 @@ def features(generator: torch.Generator, dtype: torch.dtype, classes: int) -> tu
 def svm(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     rows, labels, unit = features(generator, dtype, 2)
     problem = SVM(rows, 2 * labels - 1, C=10 ** uniform(generator, -3, 3) / unit**2, starts=BATCH)
-    x0 = torch.randn(BATCH, problem.dimension, dtype=torch.float64, generator=generator) / unit
+    x0 = torch.randn(BATCH, *problem.point_shape, dtype=torch.float64, generator=generator) / unit
     best = lmd.guarantees.optimum(problem.select(0)).x.expand(BATCH, -1)
     return without_offset(problem, (x0 * 10 ** uniform(generator, -2, 2)).to(dtype), (best,))
 
@@ -343,7 +343,7 @@ def svm(generator: torch.Generator, dtype: torch.dtype) -> Instance:
 def classifier(generator: torch.Generator, dtype: torch.dtype) -> Instance:
     rows, labels, unit = features(generator, dtype, 3)
     problem = LinearClassifier(rows, labels, classes=3, ridge=10 ** uniform(generator, -3, 1) * unit**2, starts=BATCH)
-    x0 = torch.randn(BATCH, problem.dimension, dtype=torch.float64, generator=generator) / unit
+    x0 = torch.randn(BATCH, *problem.point_shape, dtype=torch.float64, generator=generator) / unit
     best = lmd.guarantees.optimum(problem.select(0)).x.expand(BATCH, -1)
     return without_offset(problem, x0.to(dtype), (best,))
 

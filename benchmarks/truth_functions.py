@@ -20,7 +20,6 @@ import lmd
 from lmd.imaging import Info
 from lmd.operators import Matrix, gaussian_kernel
 from lmd.problems import SecondOrderModel, TVDeblurring, TVDenoising, TVInpainting, TVModel
-from lmd.problems.tv import TVReconstruction
 from lmd.terms import Absolute, KullbackLeibler, Squares
 
 BATCH = 4
@@ -145,7 +144,7 @@ def reconstruct(generator: torch.Generator, dtype: torch.dtype) -> Answered:
         given, forward, adjoint, shape=(n,), weight=weight, box=(0.0, unit), tolerance=tolerance, info=True
     )
     exact = y.to(dtype).double()[None, None]
-    model = TVReconstruction(exact, Channelwise(A), (n,), weight, box=(0.0, unit))
+    model = TVModel(Squares(exact), weight, forward=Channelwise(A), size=(n,), box=(0.0, unit))
     return answered(model, answer, info, tolerance, dtype)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from own_classes import PortfolioFamily
 from torch import Tensor
 from truth import TOLERANCE, Attempt, DomainInstance, Instance, Kind, choose, uniform
 
@@ -22,11 +23,16 @@ from lmd.operators import Identity
 from lmd.operators.matrix import Matrix
 from lmd.problems import Composite, Problem, QuadraticProgram
 from lmd.problems.duality import project_onto_domains
-from lmd.problems.quadratic_program import PortfolioFamily
 from lmd.terms import L1, Absolute, Box, Hinge, Quadratic, Simplex, Squares, Zero
 from lmd.terms.domains import project_simplex
 
 BATCH = 6
+
+
+def bounds_of(program: Any) -> tuple[Tensor, Tensor]:
+    """The ends of x, where there are any, and of Ax `(B, m)`."""
+    low, high = (torch.cat([getattr(term, end) for term in program.regularisers], dim=1) for end in ("low", "high"))
+    return low, high
 
 
 class Penalised(Problem):
@@ -36,7 +42,7 @@ class Penalised(Problem):
         self.program, self.multipliers = program, multipliers
 
     def value(self, x: Tensor) -> Tensor:
-        z, (low, high) = self.program.operator(x), self.program.bounds
+        z, (low, high) = self.program.operator(x), bounds_of(self.program)
         beyond = torch.maximum(low - z, z - high).clamp(min=0)
         P, q, long = self.program.f.P.numpy(), self.program.f.q.numpy(), x.numpy().astype(np.longdouble)
         form = np.einsum("bi,bij,bj->b", long, np.broadcast_to(P, (len(long), *P.shape[-2:])), long)
@@ -107,7 +113,7 @@ def by_clarabel(P: Tensor, q: Tensor, A: Tensor, low: Tensor, high: Tensor) -> t
 def program_instance(problem: Any, x_unit: float, unit: float) -> Instance:
     """A quadratic program with its minimum, found in units of 1."""
     exact = problem.double()
-    (P, q), (low, high) = exact.quadratic, exact.bounds
+    (P, q), (low, high) = exact.f.quadratic, bounds_of(exact)
     identity = torch.eye(q.shape[1], dtype=torch.float64)
     found = []
     for i in range(len(q)):

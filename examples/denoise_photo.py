@@ -1,6 +1,6 @@
-"""Add noise to a photograph and remove it again: total variation denoising with a proof of how good the answer is.
+"""Add noise to a photograph and remove it with total variation denoising and a certificate.
 
-    minimise  ||x - y||^2 + weight TV(x),   y the noisy photograph, colours from 0 to 1
+    minimise  ||x - y||^2 + weight TV(x),   where y is the noisy photograph with colours from 0 to 1
 
 Adds 8% noise to a photograph from scikit-image, writes it to a file and denoises the file, as `lmd solve denoise` does
 on the command line. Prints the summary with its certificate and the PSNR of the noisy and the denoised photograph, and
@@ -16,8 +16,7 @@ from skimage.data import chelsea
 from skimage.metrics import peak_signal_noise_ratio
 
 from lmd.imaging import solve_file
-from lmd.imaging.image_files import read_picture, write_picture
-from lmd.imaging.picture import Picture
+from lmd.imaging.image_files import Picture, read_picture, write_picture
 
 
 def main(out: Path) -> None:

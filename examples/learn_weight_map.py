@@ -1,10 +1,10 @@
-"""Learn a weight for the total variation of each pixel, end to end, from photographs.
+"""Learn from photographs, end to end, how strongly to denoise each pixel with total variation.
 
     minimise over the map  mean ||x(y; map) - clean||^2,    x(y; map) = argmin_x ||x - y||^2 + sum_i map_i TV_i(x)
 
 The noise of a simulated camera grows from 2% in the middle to 20% in the corners. `lmd.nn.TVLayer` solves the inner
 problem and has its exact derivative with respect to the map, so Adam can learn 8 x 8 weights, which are interpolated to
-all pixels. Prints the mean PSNR on test photographs with the best single weight and with the learned map, which gains
+all pixels. Prints the mean PSNR on test photographs with the best single weight and with the learned map. The map gains
 about one dB.
 """
 
@@ -21,7 +21,7 @@ SIDE = 64
 
 
 def photographs(images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Clean and noisy `(n, 1, 64, 64)`, between 0 and 1."""
+    """Return clean and noisy images `(n, 1, 64, 64)`; clean values are between 0 and 1."""
     clean = images[:, :, 16 : 16 + SIDE, 16 : 16 + SIDE].float().mean(dim=1, keepdim=True) / 255
     at = torch.linspace(-1, 1, SIDE)
     deviation = 0.02 + 0.09 * (at[:, None].square() + at.square())
@@ -59,7 +59,7 @@ def main(updates: int) -> None:
 
 
 def weights(coarse: Tensor, batch: int) -> Tensor:
-    """The map of all pixels `(batch, 1, 64, 64)` from the logarithms of 8 x 8 weights."""
+    """Return the weights of all pixels `(batch, 1, 64, 64)`, interpolated from the logarithms of 8 x 8 weights."""
     return interpolate(coarse, (SIDE, SIDE), mode="bilinear").exp().expand(batch, -1, -1, -1)
 
 

@@ -1,11 +1,11 @@
-"""Denoise pictures on several machines: the function behind `lmd solve`, mapped over a Dask cluster.
+"""Denoise pictures on several machines by mapping `lmd.imaging.solve_file` over a Dask cluster.
 
-Cuts small pictures out of a photograph, adds noise, and denoises them in two processes on this machine. One of them is
-killed on the way, and Dask repeats its pictures in another process. Then denoises them again in this process alone, and
-prints the number of answers and whether their bytes are the same.
+Cuts small pictures out of a photograph, adds noise, and denoises them in two processes on this machine. The example
+kills one of the processes during the work, and Dask repeats its pictures in another process. Then the main process
+denoises all pictures again, alone. Prints the number of answers and whether the bytes of both answers are the same.
 
-On your own machines, start `dask scheduler` on one of them and `dask worker ADDRESS` on all, with a shared folder, and
-call `denoise_all(Client(ADDRESS), ...)`. Needs `pip install 'lmd[pictures,cluster]'`.
+To use several machines with a shared folder, start `dask scheduler` on one and `dask worker ADDRESS` on all of them,
+and call `denoise_all(Client(ADDRESS), ...)`. Needs `pip install 'lmd[pictures,cluster]'`.
 """
 
 import os
@@ -21,14 +21,13 @@ from skimage.data import chelsea
 
 from lmd.imaging import PictureSolver, solve_file, solve_many
 from lmd.imaging.files import FileResult, Job
-from lmd.imaging.image_files import write_picture
-from lmd.imaging.picture import Picture
+from lmd.imaging.image_files import Picture, write_picture
 
 SIDE, RETRIES = 48, 3
 
 
 def denoise_all(client: Client, jobs: list[Job]) -> Iterator[FileResult]:
-    """Yield each result when it is done. Files of a dead worker are written again, with the same bytes."""
+    """Yield each result when it is done. If a worker dies, its files are written again, with the same bytes."""
     denoise = partial(solve_file, "denoise", overwrite=True)
     images, outs = zip(*jobs, strict=True)
     for future in as_completed(client.map(denoise, images, outs, pure=False, retries=RETRIES)):
@@ -36,7 +35,7 @@ def denoise_all(client: Client, jobs: list[Job]) -> Iterator[FileResult]:
 
 
 def write_pictures(folder: Path, count: int) -> list[Path]:
-    """Small noisy pictures from one photograph."""
+    """Write small noisy pictures cut from one photograph and return their files."""
     generator, photograph = np.random.default_rng(0), chelsea()
     corners = generator.integers(0, np.array(photograph.shape[:2]) - SIDE, (count, 2))
     folder.mkdir(parents=True)

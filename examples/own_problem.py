@@ -1,6 +1,6 @@
 """Define your own problem, robust regression with the Huber loss, and learn a solver for it.
 
-    f_i(x) = sum_j h(a_j' x - b_ij),   h(r) = r^2/2 for |r| <= 1, |r| - 1/2 beyond
+    f_i(x) = sum_j h(a_j' x - b_ij),   h(r) = r^2/2 if |r| <= 1, else |r| - 1/2
 
 The features a_j are shared by all instances and badly scaled, so gradient descent is slow. `lmd.learn` finds the
 fastest solver for the class. Prints the iterations and milliseconds until 95% of 100 test instances have a relative gap
@@ -13,7 +13,7 @@ import lmd
 
 
 class HuberRegression(lmd.problems.Problem):
-    """One method is all a problem needs; the subgradient comes from automatic differentiation."""
+    """The only method a problem must have is `value`; the subgradient comes from automatic differentiation."""
 
     batched = ("targets",)
 

@@ -22,7 +22,7 @@ LENGTH, PIECES = 120, 6
 
 
 class Signals(lmd.problems.Family):
-    """min ||x - y||^2 + 1/2 sum |x_i+1 - x_i|, y a signal of six flat pieces, with noise."""
+    """min ||x - y||^2 + 1/2 sum |x_i+1 - x_i|, where y is a noisy signal of six constant pieces."""
 
     name = "signals"
 

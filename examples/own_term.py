@@ -11,23 +11,23 @@ from lmd.testing.terms import TermConformance
 
 
 class Pinball(lmd.terms.Term):
-    """h(d) = sum max(0.2 d, -0.8 d); h*(p) = 0 where -0.8 <= p <= 0.2."""
+    """h(d) = sum max(0.2 d, -0.8 d); h*(p) = 0 if -0.8 <= p <= 0.2."""
 
     low, high = -0.8, 0.2
 
     def value(self, d):
         return sum_instances(torch.maximum(self.high * d, self.low * d))
 
-    def prox(self, d, step, out=None):
-        return torch.sub(d, clip(d, *(end * per_instance(step, d) for end in (self.low, self.high))), out=out)
+    def prox(self, d, step):
+        return d - clip(d, *(end * per_instance(step, d) for end in (self.low, self.high)))
 
     def conjugate(self, p):
         return p.new_zeros(len(p))
 
-    def project(self, p, out=None):
-        return torch.clamp(p, self.low, self.high, out=out)
+    def project(self, p):
+        return p.clamp(self.low, self.high)
 
-    def residual(self, d, p):  # products of factors of one sign: nothing cancels
+    def residual(self, d, p):  # both factors have the same sign, so nothing cancels
         return sum_instances(torch.where(d > 0, d * (self.high - p), d * (self.low - p)))
 
     def rounding(self, d, p, d_error, p_error, residual):

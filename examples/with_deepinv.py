@@ -2,9 +2,9 @@
 
     minimise  1/2 ||Ax - y||^2 + ths ||Dx||_{1,2}
 
-Each proximal map is proven to 1e-4 and starts from the result of the last call. The same loop runs with deepinv's own
-prior, and `TVReconstructor` computes the minimum with a certificate. Prints decibels, seconds, and the relative gap of
-each answer; with a file name, draws the answers.
+Each proximal map has a certified relative gap of 1e-4 and starts from the result of the last call. The same loop runs
+with deepinv's own prior, and `TVReconstructor` computes the minimum with a certificate. Prints the PSNR, the seconds
+and the relative gap of each answer. If a file name is given, draws the answers.
 
     python examples/with_deepinv.py [FILE.png]
 """
@@ -26,7 +26,7 @@ THS, STEPS = 0.002, 20
 
 
 def descend(prior: TheirPrior, y: Tensor, physics: BlurFFT) -> tuple[Tensor, float]:
-    """Proximal gradient descent with steps of one, as ||A|| = 1: the answer and the seconds that it took."""
+    """Run proximal gradient descent with step size 1, since ||A|| = 1; return the answer and the seconds."""
     began, x = time.perf_counter(), physics.A_adjoint(y)
     for _ in range(STEPS):
         x = prior.prox(x - L2().grad(x, y, physics), gamma=THS)

@@ -12,7 +12,7 @@ from lmd.optim import MirrorDescent
 MIRRORS = {
     "entropic": Entropic,
     "box": EuclideanBox,
-    "quadratic": lambda: Quadratic(4, matrix=torch.diag(torch.arange(1.0, 5.0))),
+    "quadratic": lambda: Quadratic.from_matrix(torch.diag(torch.arange(1.0, 5.0))),
     "one layer": lambda: OneLayer(4, weight=torch.full((4,), 20.0)),
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmd.guarantees.safeguard import _Answer
+from lmd.guarantees.safeguard import SafeguardState
 from lmd.problems import TVDenoising
 
 PATH = Path(__file__).parents[1] / "benchmarks" / "truth.py"
@@ -82,9 +82,9 @@ def test_a_value_that_is_not_that_of_the_point_is_seen(truth, monkeypatch):
 
 
 def test_a_guard_that_does_not_look_at_its_fall_back_is_seen(truth, monkeypatch):
-    honest = _Answer.see
+    honest = SafeguardState.see
     monkeypatch.setattr(
-        _Answer, "see", lambda self, whose, *seen: honest(self, whose, *seen) if whose == "learned" else 0
+        SafeguardState, "see", lambda self, whose, *seen: honest(self, whose, *seen) if whose == "learned" else self
     )
     totals, _, _ = truth.measure(1000, only="inpainting")
     assert counted(totals, "worse") > 20

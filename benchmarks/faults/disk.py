@@ -409,7 +409,7 @@ def vanishing(trials: Trials) -> None:
         return patch
 
     gone = lambda path: lambda: shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink(missing_ok=True)  # noqa: E731
-    for step in ("check_out", "read_picture", "write_picture"):
+    for step in ("open_picture", "check_out", "write_picture"):
         for what in ("in.png", "place"):
             Path("place").mkdir(exist_ok=True)
             write_picture(Path("in.png"))
@@ -420,7 +420,7 @@ def vanishing(trials: Trials) -> None:
                 ended.one_line or (ended.code == 0 and Path("place/out.png").is_file()),
                 f"{what} before {step}: {ended}",
             )
-    for step in ("read_header", "read_picture", "write_picture"):
+    for step in ("open_picture", "check_out", "write_picture"):
         for what in ("some", "some/1.png", "all"):
             shutil.rmtree("all", ignore_errors=True)
             for number in range(3):
@@ -436,7 +436,7 @@ def vanishing(trials: Trials) -> None:
                 f"{what} before {step} of a folder: {ended}",
             )
     solver = lmd.zoo.load("denoise-5")
-    for what in ("run", "run/checkpoints", "run/log.jsonl", "run/solver.json", "run/.lock"):
+    for what in ("run", "run/checkpoints", "run/log.jsonl", "run/solver.json"):
         for late in (4, 12):
             act = gone(what)
             shutil.rmtree("run", ignore_errors=True)

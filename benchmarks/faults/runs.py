@@ -31,7 +31,7 @@ def make_small() -> None:
     settings: Any = importlib.import_module("lmd.training.learn")
     tuning: Any = importlib.import_module("lmd.training.tuning")
     settings.N_TRAINING, settings.N_VALIDATION, settings.N_TEST = 40, 20, 60
-    settings.N_RUNGS, settings.MAX_TRAINING_FACTOR = 2, 1
+    settings.N_RUNGS, settings.MAX_TRAINING_FACTOR, settings.DIVISOR = 2, 1, 1
     settings.MIN_UPDATES, settings.MAX_UPDATES, settings.MAX_INITIALISER_UPDATES = 2, 10, 120
     settings.N_TIMED_UPDATES = tuning.N_TIMED_UPDATES = tuning.N_TAIL_TRIALS = 1
     tunes, learns = settings.propose_classical, settings.propose_learned
@@ -298,12 +298,10 @@ def damaged_files(trials: Trials) -> None:
     work.trained(UPDATES, out=half, callback=lambda line: line["updates"] == UPDATES // 2, **SETTINGS)
     newest = max((half / "checkpoints").iterdir())
     for other in (half / "checkpoints").iterdir():
-        if other != newest:
-            shutil.rmtree(other)  # or the run goes on from there, and is right as well
-    names = [
-        f"checkpoints/{newest.name}/{name}" for name in ("state.json", "weights.safetensors", "optimiser.safetensors")
-    ]
-    names += [f"checkpoints/{newest.name}/best.safetensors", "log.jsonl", "solver.json", "weights.safetensors"]
+        if other.stem != newest.stem:
+            other.unlink()  # or the run goes on from there, and is right as well
+    names = [f"checkpoints/{newest.stem}.{ending}" for ending in ("json", "safetensors")]
+    names += ["log.jsonl", "solver.json", "weights.safetensors"]
     whole = Path("went on")
     shutil.copytree(half, whole)
     train(whole, resume=True)
@@ -339,8 +337,6 @@ def damaged_files(trials: Trials) -> None:
 
 def _trained(folder: Path) -> Any:
     """What a training run has found, with its log, but for what a clock has measured."""
-    from lmd.training.log import TIMING
-
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    plain = [{key: value for key, value in line.items() if key not in TIMING} for line in lines]
+    plain = [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
     return numbers_of(folder), plain

@@ -1,4 +1,4 @@
-"""The errors a user can meet: each is one line that names the argument, what was given and what is accepted."""
+"""Errors and warnings of lmd; messages have one line with the argument, what was given and what is accepted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class InputError(LmdError, ValueError):
 
     Args:
         argument: The name of the argument.
-        given: What was given, in words or as it is.
-        accepted: What is accepted instead.
+        given: The given value, or a description of it.
+        accepted: A description of the accepted values.
 
     >>> raise InputError("weight", -1.0, "a positive number")
     Traceback (most recent call last):
@@ -27,7 +27,7 @@ class InputError(LmdError, ValueError):
         super().__init__(f"{argument}: got {self.given}, expected {self.accepted}")
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
-        return type(self), (self.argument, self.given, self.accepted)  # so that a worker process can send it home
+        return type(self), (self.argument, self.given, self.accepted)  # pickled by worker processes
 
 
 class DomainError(InputError):
@@ -35,11 +35,11 @@ class DomainError(InputError):
 
 
 class CapabilityError(InputError):
-    """A problem that lacks something the solver needs of it."""
+    """A problem without a property that the solver needs."""
 
 
 class FileError(InputError):
-    """A file or folder that cannot be read or written as what it should be."""
+    """A file or folder that cannot be read or written as expected."""
 
 
 class TrainingError(LmdError):
@@ -47,8 +47,8 @@ class TrainingError(LmdError):
 
 
 class TrainingWarning(UserWarning):
-    """Training that ended with nothing learned; the message says what to change."""
+    """Training that ended without learning anything; the message says what to change."""
 
 
 class PictureWarning(UserWarning):
-    """A picture that was answered, but perhaps not as was meant; the message says what to change."""
+    """An answer for a picture that may not be what the user meant; the message says what to change."""

@@ -8,27 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmd.core.checks import check_finite, check_positive
-from lmd.errors import InputError
+from lmd.core.checks import check_positive, check_scale
 from lmd.problems.derivatives import check_transforms
-from lmd.problems.models import TVModel
+from lmd.problems.tv import TVModel
 from lmd.terms import Squares
 from lmd.zoo.solve import solve
 
 
 class TVLayer(nn.Module):
-    r"""x = argmin_x ||x - y||^2 + weight TV(x), with derivatives with respect to y and the weight; y `(B, C, *size)`.
+    r"""A layer that returns argmin_x ||x - y||^2 + weight TV(x), differentiable in y `(B, C, *size)` and the weight.
 
-    `layer(y, weight)` uses another weight, such as one that a network computes from y: a number, one per image `(B,)`
-    or a map `(B, 1 or C, *size)`. In the anisotropic form, backward costs a fraction of forward; in the isotropic form
-    it solves a linear system.
+    `layer(y, weight)` uses another weight, for example the output of a network: a number, one number per image `(B,)`,
+    or a map `(B, 1 or C, *size)`. In the anisotropic form, the backward pass costs a fraction of the forward pass; in
+    the isotropic form, it solves a linear system.
 
     Args:
         weight: The initial weight, positive: a number, or a map `(1 or C, *size)` with one weight per pixel. The layer
             learns its logarithm.
         isotropic: Sum the lengths of gradients instead of absolute differences.
-        tolerance: The relative gap that is proven for each answer. Derivatives are those of the constant regions of
-            the answer: see `lmd.problems.derivatives`.
+        tolerance: The relative gap that is proven for each answer. The derivatives are computed with the constant
+            regions of the answer held fixed: see `lmd.problems.derivatives`.
 
     >>> layer = TVLayer(0.2)
     >>> y = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
@@ -39,10 +38,7 @@ class TVLayer(nn.Module):
 
     def __init__(self, weight: float | Tensor = 0.1, *, isotropic: bool = False, tolerance: float = 1e-4) -> None:
         super().__init__()
-        start = weight.detach() if isinstance(weight, Tensor) else torch.tensor(check_positive("weight", weight))
-        if not bool((check_finite("weight", start) > 0).all()):
-            raise InputError("weight", f"{float(start.min()):g}", "positive numbers")
-        self.log_weight = nn.Parameter(start.log())
+        self.log_weight = nn.Parameter(torch.as_tensor(check_scale("weight", weight)).detach().log())
         self.isotropic, self.tolerance = isotropic, check_positive("tolerance", tolerance)
 
     @property
@@ -51,7 +47,7 @@ class TVLayer(nn.Module):
         return self.log_weight.exp()
 
     def forward(self, y: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return x, of the shape of y. `torch.compile` and `torch.export` see one operator with a derivative."""
+        """Return x in the shape of y. `torch.compile` and `torch.export` trace it as one differentiable operator."""
         if weight is None:
             weight = self.weight
             weight = weight if weight.ndim == 0 else weight.expand(len(y), *weight.shape)
@@ -81,9 +77,9 @@ def minimiser(y: Tensor, weight: Tensor, isotropic: bool, tolerance: float) -> T
 def minimiser_backward(
     gradient: Tensor, y: Tensor, weight: Tensor, isotropic: bool, tolerance: float
 ) -> tuple[Tensor, Tensor]:
-    """Return `gradient` times the derivatives by y and by the weight, for which the problem is solved again.
+    """Return the gradients with respect to y and the weight, given the `gradient` of the answer; solve again for it.
 
-    This runs in another thread, because autograd records nothing inside an operator.
+    The solve runs in another thread, because autograd records nothing inside an operator.
     """
     leaves = y.detach().clone().requires_grad_(), weight.detach().clone().requires_grad_()
     with ThreadPoolExecutor(1) as thread:

@@ -12,11 +12,11 @@ from torch.optim import Optimizer
 from lmd.core.checks import check_positive
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
-from lmd.mirrors.euclidean import Euclidean
+from lmd.mirrors.closed_form import Euclidean
 
 
 class MirrorDescent(Optimizer):
-    r"""x <- to_primal(to_dual(x) - lr g), with g the gradient of the loss with respect to the parameter x.
+    r"""Iterate x <- to_primal(to_dual(x) - lr g) for each parameter x, where g is the gradient of the loss.
 
     Mirror descent ([Beck and Teboulle 2003](https://doi.org/10.1016/S0167-6377(02)00231-6)) with
     `lmd.mirrors.Entropic` is the exponentiated gradient method on the simplex; with `Euclidean`, the default, it is
@@ -26,12 +26,12 @@ class MirrorDescent(Optimizer):
     distribution. A parameter with fewer axes is a single point. Parameters must lie in the domain of their mirror when
     they are added.
 
-    The method has no state, so `state_dict` only has the settings of the groups, without the mirrors, which are
-    modules that you save like any other. Loading keeps the mirrors of this optimiser.
+    The method has no state, so `state_dict` holds only the settings of the groups. It does not contain the mirrors,
+    which are modules that you save separately. Loading keeps the mirrors of this optimiser.
 
     Args:
         params: Parameters or parameter groups, as for every PyTorch optimiser.
-        lr: The step-size.
+        lr: The step size.
         mirror: Any mirror; None is `Euclidean`.
 
     >>> import lmd, torch
@@ -63,7 +63,7 @@ class MirrorDescent(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient; return the loss of `closure` if it is given."""
+        """Update every parameter that has a gradient; return the loss from `closure` if it is given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -153,7 +153,7 @@ def test_mirrors_are_potentials_with_conjugates_that_are_right(images):
     clean, _ = images
     box = MirrorPotential(lmd.mirrors.EuclideanBox(0.0, 1.0))
     assert torch.equal(box.MD_step(clean, torch.ones_like(clean), gamma=0.3), (clean - 0.3).clamp(0, 1))
-    quadratic = MirrorPotential(lmd.mirrors.Quadratic(4, matrix=torch.diag(torch.arange(1.0, 5.0))))
+    quadratic = MirrorPotential(lmd.mirrors.Quadratic.from_matrix(torch.diag(torch.arange(1.0, 5.0))))
     x, y = torch.rand(2, 4), torch.rand(2, 4)
     assert torch.allclose(quadratic.grad_conj(quadratic.grad(x)), x, atol=1e-6)
     assert torch.allclose(quadratic(x) + quadratic.conjugate(quadratic.grad(x)), (x * quadratic.grad(x)).sum(dim=1))

@@ -11,7 +11,7 @@ from lmd.core.config import HOMES, Configurable, from_config, to_config
 from lmd.errors import InputError
 from lmd.mirrors import EuclideanBox, Quadratic
 from lmd.solvers import Adam, BestSoFar, GradientDescent, LearnedMirrorDescent, MirrorDescent
-from lmd.solvers.steps import DecayingSteps
+from lmd.solvers.steps import FixedSteps
 
 
 def there_and_back(item):
@@ -23,9 +23,9 @@ def there_and_back(item):
     [
         EuclideanBox(-1, 2),
         Quadratic(3, floor=0.1),
-        DecayingSteps(0.5, 1.0),
+        FixedSteps(0.5, 1.0),
         GradientDescent(0.1),
-        Adam(DecayingSteps(0.5), betas=(0.5, 0.9), epsilon=1e-4),
+        Adam(FixedSteps(0.5, 0.5)),
         MirrorDescent(Quadratic(2), 0.3),
         LearnedMirrorDescent(EuclideanBox(), iterations=4, initial_step=0.2, interval=(0.1, 0.3), extension="decay"),
         BestSoFar(BestSoFar(GradientDescent(0.2))),
@@ -39,10 +39,10 @@ def test_written_down_and_built_again(item):
 
 
 def test_what_is_written_down():
-    assert to_config(MirrorDescent(EuclideanBox(0, 2), DecayingSteps(0.1, 1))) == {
+    assert to_config(MirrorDescent(EuclideanBox(0, 2), FixedSteps(0.1, 1))) == {
         "type": "MirrorDescent",
         "mirror": {"type": "EuclideanBox", "low": 0.0, "high": 2.0},
-        "steps": {"type": "DecayingSteps", "size": 0.1, "power": 1.0},
+        "steps": {"type": "FixedSteps", "size": 0.1, "power": 1.0},
     }
 
 
@@ -54,14 +54,12 @@ def test_what_is_written_down():
         ({}, "configuration: got dict {}"),
         ({"type": 3}, "configuration: got dict"),
         ({"type": "os.system", "command": "true"}, "configuration type: got 'os.system'"),
-        ({"type": "ConstantSteps", "sise": 1}, "configuration of ConstantSteps: got "),
-        ({"type": "ConstantSteps"}, "configuration of ConstantSteps: got "),
-        ({"type": "ConstantSteps", "size": -1}, "size: got -1, expected a positive number"),
+        ({"type": "FixedSteps", "sise": 1}, "configuration of FixedSteps: got "),
+        ({"type": "FixedSteps"}, "configuration of FixedSteps: got "),
+        ({"type": "FixedSteps", "size": -1}, "size: got -1, expected a positive number"),
         ({"type": "Solver"}, "configuration of Solver: got "),
-        ({"type": "Adam", "betas": [0.9]}, "betas: got [0.9]"),
-        ({"type": "Adam", "betas": ["a", "b"]}, "configuration of Adam: got "),
         ({"type": "OneLayer", "dimension": 2, "alpha": "a"}, "configuration of OneLayer: got "),
-        ({"type": "MirrorDescent", "mirror": {"type": "ConstantSteps", "size": 1}}, "mirror: got ConstantSteps"),
+        ({"type": "MirrorDescent", "mirror": {"type": "FixedSteps", "size": 1}}, "mirror: got FixedSteps"),
         ({"type": "MirrorDescent", "mirror": "Euclidean"}, "mirror: got str"),
         ({"type": "BestSoFar", "solver": {"type": "Euclidean"}}, "solver: got Euclidean"),
         ({"type": "GradientDescent", "steps": {"type": "Euclidean"}}, "steps: got Euclidean"),
@@ -96,8 +94,8 @@ def test_a_class_of_your_own_can_be_defined_again_as_in_a_notebook():
 
 
 def test_a_name_of_lmd_cannot_be_taken_over():
-    with pytest.raises(InputError, match=r"class: got ConstantSteps, .*lmd\.solvers\.steps"):
-        type("ConstantSteps", (Configurable,), {"__module__": "elsewhere"})
+    with pytest.raises(InputError, match=r"class: got FixedSteps, .*lmd\.solvers\.steps"):
+        type("FixedSteps", (Configurable,), {"__module__": "elsewhere"})
     assert there_and_back(GradientDescent(0.1)).steps.size == 0.1
 
 

@@ -52,6 +52,12 @@ main(["info"])
     assert "pip install 'lmd[pictures]'" in done.stdout
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_known() -> None:
+    """No library was found before."""
+    extras.require.cache_clear()
+
+
 def test_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "PIL" else found(name))

@@ -266,20 +266,6 @@ class TestFolderLock:
         files.FolderLock("out", tmp_path).release()
         assert names_in(tmp_path) == []
 
-    def test_a_lock_on_a_file_that_was_removed_meanwhile_does_not_count(self, tmp_path, monkeypatch):
-        first, lock, seen = files.FolderLock("out", tmp_path), files._lock, []
-
-        def let_the_first_go_in_between(handle):
-            if not seen:
-                first.release()
-            seen.append(handle)
-            lock(handle)
-
-        monkeypatch.setattr(files, "_lock", let_the_first_go_in_between)
-        second = files.FolderLock("out", tmp_path)
-        assert len(seen) == 2 and names_in(tmp_path) == [".lock"]
-        second.release()
-
     def test_a_file_system_without_locks(self, tmp_path, monkeypatch):
         def refuse(*_):
             raise OSError(errno.ENOLCK, "No locks available")

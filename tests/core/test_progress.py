@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lmd.core import progress
-from lmd.core.progress import LateBar
+from lmd.core.progress import ProgressBar
 
 
 class Terminal:
@@ -49,7 +49,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Terminal]
     made[0].text()
 
 
-def wait_for(bar: LateBar) -> None:
+def wait_for(bar: ProgressBar) -> None:
     for _ in range(1000):
         if bar._bar is not None:
             return
@@ -60,7 +60,7 @@ def wait_for(bar: LateBar) -> None:
 def test_a_bar_appears_by_itself_and_counts_what_is_done(terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     screen = terminal()
-    with LateBar("counting sheep", total=4) as bar:
+    with ProgressBar("counting sheep", total=4) as bar:
         wait_for(bar)  # nothing is done yet, and there is a bar
         bar._bar.refresh()
         bar.update(1)
@@ -75,13 +75,13 @@ def test_a_bar_appears_by_itself_and_counts_what_is_done(terminal, monkeypatch: 
 
 def test_there_is_none_for_what_is_quick(terminal) -> None:
     screen = terminal()
-    with LateBar("counting sheep", total=1) as bar:
+    with ProgressBar("counting sheep", total=1) as bar:
         bar.update(1)
     assert screen.text() == ""
 
 
 def test_there_is_none_where_nobody_sees_it(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    with LateBar("counting sheep", total=1) as bar:
+    with ProgressBar("counting sheep", total=1) as bar:
         bar.update(1)
     assert capsys.readouterr().err == ""

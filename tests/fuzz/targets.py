@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ READERS = [
     "lmd.core.files",
     "lmd.reproduction.page",
     "lmd.solvers.saving",
-    "lmd.training.checkpoints",
+    "lmd.training.folder",
 ]
 READERS += ["lmd.zoo.published"]
 
@@ -33,14 +33,14 @@ with importlib.import_module("atheris").instrument_imports(include=READERS) if F
     from safetensors.torch import save as tensor_bytes
 
     import lmd
-    from lmd.core.files import sha256
+    from lmd.core.files import sha256, with_checksum
     from lmd.errors import LmdError
     from lmd.imaging.image_files import read_header, read_mask, read_picture
     from lmd.reproduction import experiments
     from lmd.reproduction.datasets import read_images
     from lmd.reproduction.datasets.files import parse_idx
     from lmd.reproduction.page import write_page
-    from lmd.training.checkpoints import TENSOR_FILES, read_checkpoint
+    from lmd.training.folder import read_checkpoint
     from lmd.zoo.published import import_checkpoint
 
 TARGETS: dict[str, Callable[[bytes, Path], object]] = {}
@@ -114,14 +114,15 @@ def metrics(content: bytes, folder: Path) -> object:
 
 @target
 def checkpoint(content: bytes, folder: Path) -> object:
-    """A state.json beside tensors whose hashes `HASHES` in it stands for."""
-    place = folder / "updates-00000001"
-    for name in TENSOR_FILES:
-        if not (place / f"{name}.safetensors").exists():
-            write(place / f"{name}.safetensors", tensor_bytes({"x": torch.zeros(2)}))
-    hashes = {name: sha256(place / f"{name}.safetensors") for name in TENSOR_FILES}
-    write(place / "state.json", content.replace(b'"HASHES"', json.dumps(hashes).encode()))
-    return read_checkpoint(place)
+    """The JSON file of a checkpoint, with its checksum, beside tensors whose hash `HASHES` in it stands for."""
+    tensors = folder / "checkpoints" / "updates-00000001.safetensors"
+    if not tensors.exists():
+        write(tensors, tensor_bytes({"weights/x": torch.zeros(2)}))
+    text = content.replace(b"HASHES", sha256(tensors).encode())
+    with suppress(ValueError, RecursionError):
+        if isinstance(state := json.loads(text), dict):
+            text = json.dumps(with_checksum(state)).encode()
+    return read_checkpoint(write(tensors.with_suffix(".json"), text))
 
 
 @target

@@ -15,7 +15,7 @@ from lmd.mirrors import (
     Rotation,
     Separable,
 )
-from lmd.mirrors.potentials import DenseICNN
+from lmd.mirrors.potentials import Matrices, PotentialNetwork
 from lmd.problems import LeastSquares, LeastSquaresFamily, Problem
 from lmd.solvers import LearnedMirrorDescent
 
@@ -123,8 +123,8 @@ class TwoNetworks(Mirror):
     def __init__(self, dimension, seed, noise=0.0):
         super().__init__()
         kind = {"width": 8, "layers": 1, "activation": "smooth" if seed % 2 else "leaky"}
-        self.network = DenseICNN(dimension, seed=seed, **kind).double()
-        self.inverse = DenseICNN(dimension, seed=seed + 1, convex=False, **kind).double()
+        self.network = PotentialNetwork(Matrices(dimension), seed=seed, **kind).double()
+        self.inverse = PotentialNetwork(Matrices(dimension), seed=seed + 1, convex=False, **kind).double()
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in self.parameters():

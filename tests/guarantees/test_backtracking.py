@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import lmd
-from lmd.guarantees.record import Record
-from lmd.guarantees.theorems import accelerated_certificate, relative_certificate
+from lmd.guarantees.certify import Record, accelerated_certificate, relative_certificate
 from lmd.mirrors import Cosine, Mirror, Quadratic, Rotation, Separable
 from lmd.problems import LeastSquares, TVDenoising
 from lmd.solvers import BacktrackedMirrorDescent

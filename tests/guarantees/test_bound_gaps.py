@@ -3,13 +3,12 @@ import re
 import pytest
 import torch
 
-from lmd.guarantees import approximate
+from lmd.guarantees import minima
 from lmd.guarantees.promises import try_promise
 from lmd.problems import Family, LeastSquares, Problem
 from lmd.solvers import LBFGS, GradientDescent
 from lmd.solvers.base import Solver, State
-from lmd.training.instances import Instances, draw_separately
-from lmd.training.measure import curve
+from lmd.training.instances import Instances, curve, draw_separately
 
 SEEDS = range(60)
 
@@ -81,7 +80,7 @@ class Same(Shared):
     ],
 )
 def test_without_proven_minima_of_different_instances_there_is_no_promise(monkeypatch, family, said):
-    monkeypatch.setattr(approximate, "_candidates", lambda problem, x0: [(LBFGS(), 20, 100)])
+    monkeypatch.setattr(minima, "_candidates", lambda problem, x0: [(LBFGS(), 20, 100)])
     batches = draw_separately(family, range(12), family.sample(1, torch.Generator())[1])
     made, text = try_promise(GradientDescent(1e-9), batches, target=1e-3, iterations=1)
     assert made is None

@@ -10,10 +10,10 @@ from torch.testing import assert_close
 import lmd
 from lmd.errors import InputError
 from lmd.guarantees import certify
-from lmd.guarantees.certify import Watch, best_of
-from lmd.guarantees.record import Record
-from lmd.guarantees.theorems import (
+from lmd.guarantees.certify import (
+    Record,
     _regret_constants,
+    best_of,
     divergence_bound,
     duality_certificate,
     regret_bound,
@@ -22,7 +22,7 @@ from lmd.guarantees.theorems import (
     subgradient_certificate,
 )
 from lmd.mirrors import Entropic, Euclidean, EuclideanBox, EuclideanSimplex, OneLayer, Quadratic
-from lmd.mirrors.potentials import DenseICNN
+from lmd.mirrors.potentials import Matrices, PotentialNetwork
 from lmd.problems import LeastSquares, Problem, SimplexFamily, TVDenoising
 from lmd.problems.simplex import SquaredDistance
 from lmd.solvers import (
@@ -32,7 +32,6 @@ from lmd.solvers import (
     GradientDescent,
     LazyMirrorDescent,
     LearnedMirrorDescent,
-    LearnedSteps,
     MirrorDescent,
     Stochastic,
 )
@@ -457,35 +456,8 @@ class TestResult:
         assert not result.certificate.bound.requires_grad and bool(result.certificate.proven.all())
 
 
-class TestWatch:
-    def test_a_running_solve_has_the_certificate_of_the_finished_one(self, sloppy_mirror):
-        problem = LeastSquares(torch.eye(2, dtype=F64), torch.tensor([[1.0, -1.0]], dtype=F64))
-        solver, x0 = MirrorDescent(sloppy_mirror(0.01), LearnedSteps(3).double()), torch.zeros(1, 2, dtype=F64)
-        watch = Watch(solver, problem, x0)
-        seen = []
-        lmd.run(solver, problem, x0, 8, callbacks=[watch, lambda *_: seen.append(watch.certificate().bound)])
-        for k, bound in enumerate(seen, start=1):
-            assert_close(bound, lmd.run(solver, problem, x0, k).certificate.bound)
-
-    def test_before_the_first_iteration(self):
-        problem = LeastSquares(torch.eye(2, dtype=F64), torch.tensor([[1.0, -1.0]], dtype=F64))
-        watch = Watch(GradientDescent(0.1), problem, torch.zeros(1, 2, dtype=F64))
-        check(watch.certificate(), problem.value(watch.start))
-
-    def test_ends_a_run_that_is_proven(self):
-        problem = TVDenoising(torch.rand(2, 1, 8, 8, dtype=F64, generator=torch.Generator().manual_seed(0)), 0.2)
-        watch = Watch(FGP(), problem, problem.noisy)
-
-        def is_proven(*_):
-            certificate = watch.certificate()
-            return bool((certificate.bound < 1e-2 * certificate.value).all())
-
-        result = lmd.run(FGP(), problem, iterations=500, callbacks=[watch, is_proven])
-        assert len(result.history) < 200 and bool((result.certificate.bound < 1e-2 * result.values).all())
-
-
 def test_a_network_says_so_when_its_weights_are_not_what_they_should_be():
-    network = DenseICNN(3)
+    network = PotentialNetwork(Matrices(3), width=64, layers=2)
     assert float(network.strong_convexity) > 0
     with torch.no_grad():
         network.out[0] = -1.0

@@ -6,7 +6,7 @@ import lmd
 from lmd.guarantees import Safeguard, guard
 from lmd.guarantees.diagnosis import Diagnosis, compare, diagnose
 from lmd.mirrors import ConvPair, Euclidean, Mirror, Quadratic
-from lmd.mirrors.potentials import DenseICNN
+from lmd.mirrors.potentials import Matrices, PotentialNetwork
 from lmd.problems import SVM, LeastSquaresFamily, SimplexFamily, SVMFamily, TVDenoising, TVDenoisingFamily
 from lmd.solvers import GradientDescent, LearnedMirrorDescent, MirrorDescent, run
 
@@ -49,7 +49,7 @@ class Concave(Mirror):
 
     def __init__(self):
         super().__init__()
-        self.network = DenseICNN(2, width=8, layers=1, convex=False).double()
+        self.network = PotentialNetwork(Matrices(2), width=8, layers=1, convex=False).double()
         with torch.no_grad():
             self.network.out.fill_(-3.0)
 
@@ -142,29 +142,29 @@ def test_features_get_shifted():
 class TestCompare:
     def test_says_by_how_much_a_run_exceeds_the_fallback(self):
         problem, x0 = LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
-        sound = compare(guard(GradientDescent(1.0), problem), problem, x0, iterations=30)
+        least = problem.minimum()
+        sound = compare(guard(GradientDescent(1.0), problem), problem, x0, iterations=30, proven=least)
         assert sound.excess.tolist() == [0, 0, 0] and bool((sound.gap < 1e-9).all())
         late = Safeguard(GradientDescent(1e-9), GradientDescent(0.02), delay=50)
-        found = compare(late, problem, x0, iterations=30)
+        found = compare(late, problem, x0, iterations=30, proven=least)
         reached = run(GradientDescent(0.02), problem, x0, 20).values
         assert_close(found.excess, found.guarded.history.values[20] / reached - 1)
         assert bool((found.excess > 0.5).all()) and bool((found.gap > 0.1).all())
 
     def test_gaps_are_relative_to_the_minimum_or_where_that_is_0_to_the_value_at_0(self):
         problem, x0 = svm_family().sample(3, torch.Generator().manual_seed(0))
-        slow, known = Safeguard(GradientDescent(1e-3), GradientDescent(1e-3)), lmd.guarantees.minimum
-        found = compare(slow, problem, x0, iterations=25, minimum_of=known)
-        minimum = known(problem).double()
+        slow, minimum = Safeguard(GradientDescent(1e-3), GradientDescent(1e-3)), lmd.guarantees.minimum(problem)
+        found = compare(slow, problem, x0, iterations=25, proven=minimum)
         assert_close(found.gap, (found.guarded.values.double() - minimum) / minimum)
         squares, start = LeastSquaresFamily().sample(2, torch.Generator().manual_seed(0))
-        found = compare(slow, squares, start, iterations=25)
+        found = compare(slow, squares, start, iterations=25, proven=squares.minimum())
         assert_close(found.gap, found.guarded.values / squares.value(torch.zeros_like(start)))
 
     def test_ends_at_a_target_but_not_too_early(self):
         problem, x0 = LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
         target = torch.full((3,), 1e-3, dtype=torch.float64)
-        found = compare(guard(GradientDescent(1.0), problem), problem, x0, early=8, iterations=500, target=target)
-        assert found.guarded.iterations.tolist() == [8, 8, 8]
+        found = compare(guard(GradientDescent(1.0), problem), problem, x0, iterations=500, target=target)
+        assert found.guarded.iterations.tolist() == [20, 20, 20]
 
 
 def test_a_solver_without_a_mirror():

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from lmd.guarantees.lower_bounds import in_float64, lower_bounds
+from lmd.guarantees.minima import in_float64, lower_bounds
 from lmd.guarantees.reference import is_proven
 from lmd.operators import Identity
 from lmd.problems import Composite, Problem

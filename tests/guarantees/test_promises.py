@@ -1,3 +1,5 @@
+from dataclasses import asdict
+
 import pytest
 import torch
 from scipy.stats import beta
@@ -45,7 +47,7 @@ def test_several_promises_hold_together():
     assert one_of_three.share == pytest.approx(least_share(300, 300, 1 - 0.05 / 3))
     assert one_of_three.share < alone.share
     assert str(one_of_three).startswith("with confidence 95% for all 3 promises together, at least 98.6%")
-    assert Promise(**one_of_three.to_json()) == one_of_three
+    assert Promise(**asdict(one_of_three)) == one_of_three
     with pytest.raises(InputError, match="together"):
         promise(gaps, 1e-3, 8, together=0)
 

@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from lmd.errors import LmdError
-from lmd.guarantees import minimiser, minimum, optimum, reference_linear
+from lmd.guarantees import minimiser, minimum, optimum, reference
 from lmd.problems import SVM
 
 
@@ -72,7 +72,7 @@ def test_unbalanced_classes_and_useless_features():
 
 
 def test_giving_up_is_said(monkeypatch):
-    monkeypatch.setattr(reference_linear, "SVM_MAX_ITERATIONS", 2)
+    monkeypatch.setattr(reference, "SVM_MAX_ITERATIONS", 2)
     features, labels = pairs(1, 30, 3)
     with pytest.raises(LmdError, match=r"^SVM: no certified optimum, the duality gap stays at"):
         minimum(SVM(features[0], labels[0]))
@@ -81,10 +81,8 @@ def test_giving_up_is_said(monkeypatch):
 def test_it_is_solved_once_per_data_set(monkeypatch):
     features, labels = pairs(2, 30, 3, dtype=torch.float32)
     problem = SVM(features, labels, starts=4)
-    solved, solve = [], reference_linear.solve_svm
-    monkeypatch.setattr(
-        reference_linear, "solve_svm", lambda problem: solved.append(int(problem.subset)) or solve(problem)
-    )
+    solved, solve = [], reference.solve_svm
+    monkeypatch.setattr(reference, "solve_svm", lambda problem: solved.append(int(problem.subset)) or solve(problem))
     found, x = minimum(problem), minimiser(problem)
     assert found.dtype == torch.float32 and x.shape == (8, 4)
     assert solved == [0, 1, 0, 1]

@@ -54,10 +54,25 @@ def test_numbers_come_back_as_they_were(dtype: str) -> None:
     assert out(torch.full((1, 1, 6, 7), 1e9)).dtype == array.dtype
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_whole_numbers_are_rounded_to_the_nearest_one(dtype: str) -> None:
+    batch = as_batch("image", np.array([[-9, 0, 8]], dtype), dtype=torch.float64)
+    assert batch.back(torch.tensor([[[[-8.6, 0.6, 7.4]]]], dtype=torch.float64)).tolist() == [[-9, 1, 7]]
+
+
 def test_bytes_are_numbers_from_0_to_1() -> None:
     batch = as_batch("image", np.array([[0, 255]], np.uint8))
-    assert batch.images.tolist() == [[[[0.0, 1.0]]]]
+    assert batch.exact.tolist() == batch.pixels(batch.images).tolist() == [[[[0.0, 1.0]]]]
     assert batch.back(torch.tensor([[[[-0.5, 1.7]]]])).tolist() == [[0, 255]]
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [("uint8", 0, 256), ("uint16", 0, 65536), ("uint16", 60001, 60500)])
+def test_whole_numbers_of_pictures_have_no_rounding_in_float32(dtype: str, low: int, high: int) -> None:
+    array = np.arange(low, high).astype(dtype)
+    batch = as_batch("image", array)
+    assert batch.images.dtype == torch.float32 and batch.is_exact
+    numbers = batch.images.double().flatten() * batch.units.unit + batch.units.centre
+    assert torch.equal(numbers, torch.arange(low, high, dtype=torch.float64))
 
 
 def test_booleans_and_layouts() -> None:

@@ -13,12 +13,11 @@ from PIL import Image
 from torch.testing import assert_close
 
 from lmd.cli.program import main
-from lmd.core import memory
+from lmd.core import checks, memory
 from lmd.errors import FileError, InputError
 from lmd.imaging import PictureSolver, files, functions, image_files, solve_file, solve_many
 from lmd.imaging.files import Job, find_jobs, read_kernel
-from lmd.imaging.image_files import read_mask, read_picture, write_picture
-from lmd.imaging.picture import Picture
+from lmd.imaging.image_files import Picture, read_mask, read_picture, write_picture
 from lmd.operators import gaussian_kernel, motion_kernel
 
 
@@ -66,8 +65,7 @@ class TestMask:
     def test_another_size_is_seen_before_anything_is_decoded(self, tmp_path, monkeypatch):
         write_picture(tmp_path / "in.png", noisy())
         Image.new("1", (60_000, 2)).save(tmp_path / "m.png")
-        for place in (files, image_files):
-            monkeypatch.setattr(place, "read_picture", lambda *_: pytest.fail("it is not even read"))
+        monkeypatch.setattr(image_files, "_picture", lambda *_: pytest.fail("it is not even read"))
         words = r"^mask: got .*m\.png of 60000 x 2 pixels, expected 26 x 20 pixels, as the image has$"
         with pytest.raises(FileError, match=words):
             read_mask(tmp_path / "m.png", (20, 26))
@@ -117,9 +115,9 @@ class TestFiles:
 
     def test_too_large_for_the_memory_there_is(self, tmp_path, monkeypatch):
         write_picture(tmp_path / "in.png", noisy(size=(100, 200)))
-        monkeypatch.setattr(memory, "UNCHECKED", 0)
+        monkeypatch.setattr(checks, "UNCHECKED", 0)
         monkeypatch.setattr(memory, "available_memory", lambda: 1_000_000)
-        monkeypatch.setattr(files, "read_picture", lambda path: pytest.fail("it is not even read"))
+        monkeypatch.setattr(image_files, "_picture", lambda *_: pytest.fail("it is not even read"))
         with pytest.raises(InputError, match=r"^image: got .*in\.png of 200 x 100 pixels, which needs about"):
             solve_file("denoise", tmp_path / "in.png", tmp_path / "out.png")
 
@@ -252,6 +250,10 @@ class TestMany:
             find_jobs(["in/a.png", "a.png"], "out")
         with pytest.raises(FileError, match=r"^out: got in, where the pictures are, expected another folder"):
             find_jobs(["in"], "in", overwrite=True)
+        (folder / "link").symlink_to("in")
+        for same in ("link", str(folder / "in"), "in/deeper/.."):
+            with pytest.raises(FileError, match=r"^out: got .*, where the pictures are"):
+                find_jobs(["in"], same, overwrite=True)
         shutil.copytree("in", "there")
         with pytest.raises(FileError, match=r"^out: got there/a.png and 2 more, which exist already, .* --overwrite"):
             find_jobs(["in"], "there")
@@ -277,9 +279,9 @@ class TestMany:
         def broken(path):
             if path.name == "b.tif":
                 raise IndexError("out of\nbounds")
-            return read_picture(path)
+            return image_files.open_picture(path)
 
-        monkeypatch.setattr(files, "read_picture", broken)
+        monkeypatch.setattr(files, "open_picture", broken)
         jobs = find_jobs(["in"], "out")
         found = {done.job.image.name: done for done in solve_many(PictureSolver("denoise"), jobs, workers=workers)}
         assert [name for name, done in found.items() if done.summary is None] == ["b.tif"]

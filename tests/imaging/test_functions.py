@@ -13,6 +13,7 @@ import lmd
 from lmd.errors import InputError, PictureWarning
 from lmd.imaging import models
 from lmd.operators import Blur, FromFunctions, gaussian_kernel
+from lmd.reproduction.datasets import image_data
 from lmd.solvers import Status
 
 
@@ -92,7 +93,7 @@ class TestDenoise:
 
     @pytest.mark.parametrize("noise", [0.05, 0.2])
     def test_the_weight_is_near_the_best(self, noise):
-        images = lmd.reproduction.datasets.image_data("photographs").test_images[:3]
+        images = image_data("photographs").test_images[:3]
         clean = torch.stack([image[:, 20:84, 20:84] for image in images]).float() / 255
         noisy = clean + noise * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
         grid = [2 * noise * share for share in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)]
@@ -127,7 +128,7 @@ class TestCoupledColours:
         np.testing.assert_allclose(apart, lmd.denoise(y, 0.2, coupled=False), atol=0.01)
 
     def test_they_are_nearer_to_photographs(self):
-        clean = np.asarray(lmd.reproduction.datasets.image_data("photographs").test_images[0].permute(1, 2, 0)) / 255
+        clean = np.asarray(image_data("photographs").test_images[0].permute(1, 2, 0)) / 255
         noisy = clean + 0.1 * np.random.default_rng(0).normal(size=clean.shape)
         errors = [np.mean((lmd.denoise(noisy, coupled=each) - clean) ** 2) for each in (None, False)]
         assert errors[0] < 0.95 * errors[1]

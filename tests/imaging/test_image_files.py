@@ -9,11 +9,10 @@ import pytest
 import tifffile
 from PIL import Image, ImageCms, ImageOps
 
-from lmd.core import memory
+from lmd.core import checks, memory
 from lmd.errors import FileError, InputError
 from lmd.imaging import image_files
-from lmd.imaging.image_files import check_out, losses, read_header, read_picture, write_picture
-from lmd.imaging.picture import Header, Picture
+from lmd.imaging.image_files import Header, Picture, check_out, losses, read_header, read_picture, write_picture
 
 RGB = {"photometric": "rgb"}
 SMALL = Header((5, 7), 3, 8)
@@ -325,7 +324,7 @@ class TestBadFiles:
     def test_more_pixels_than_memory_holds_are_refused_before_they_are_decoded(self, tmp_path, name, monkeypatch):
         path = tmp_path / name
         write_picture(path, picture(dtype=np.uint16 if name.startswith("16") else np.uint8, size=(200, 300)))
-        monkeypatch.setattr(memory, "UNCHECKED", 0)
+        monkeypatch.setattr(checks, "UNCHECKED", 0)
         monkeypatch.setattr(memory, "available_memory", lambda: 100_000)
         with pytest.raises(InputError, match=r"of 300 x 200 pixels, which needs about 0\.. GB of memory, expected one"):
             read_picture(path)
@@ -479,10 +478,10 @@ class TestMemory:
         monkeypatch.setattr(memory, "_of_container", lambda _: 2_000_000_000)
         monkeypatch.setattr(memory, "_of_process", lambda: None)
         assert memory.available_memory() == 2_000_000_000
-        memory.check_memory("image", "one", 2_000_000_000)
+        checks.check_memory("image", "one", 2_000_000_000)
         expected = "^image: got one, which needs about 2.1 GB of memory, expected one that fits into the 2.0 GB that"
         with pytest.raises(InputError, match=expected):
-            memory.check_memory("image", "one", 2_100_000_000)
+            checks.check_memory("image", "one", 2_100_000_000)
 
     def test_a_container(self, tmp_path):
         assert memory._of_container(tmp_path) is None

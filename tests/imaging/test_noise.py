@@ -9,6 +9,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 import lmd
+from lmd.imaging import noise
 from lmd.imaging.noise import UNKNOWN, measure, rough_noise
 from lmd.reproduction.datasets import image_data
 
@@ -124,3 +125,13 @@ def test_what_is_sampled_has_the_deviations_that_were_found() -> None:
 def test_grey_noise_counts_in_three_equal_channels() -> None:
     grey = np.repeat(noisy(25)[..., 1:2], 3, axis=2)
     assert lmd.estimate_noise(grey).level > 0.4 * lmd.estimate_noise(grey[..., 0]).level
+
+
+def test_noise_that_may_be_texture_is_followed_with_less_caution(monkeypatch: pytest.MonkeyPatch) -> None:
+    white, low = torch.ones(2, 7), torch.tensor([1.0, 0.5, 0.1, 0.0, 0.0, 0.0, 0.0]).expand(2, 7)
+    y = image_data("photographs").test_images[:1, :, :96, :96].float() / 255
+    cautions = []
+    for spectrum in (1e-3 * white, 1e-3 * low, 0 * white, 10 * low):
+        monkeypatch.setattr(noise, "find_noise", lambda *_, s=spectrum: (s, torch.tensor(1.2)))
+        cautions.append(float(measure(y).caution))
+    assert cautions == pytest.approx([1.2, (1 - noise.TEXTURE_DISCOUNT) * 1.2, (1 - noise.TEXTURE_DISCOUNT) * 1.2, 1.2])

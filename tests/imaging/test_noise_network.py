@@ -5,16 +5,18 @@ import pytest
 import torch
 
 from lmd.imaging.noise import (
+    NoiseNetwork,
     block_basis,
     cut_blocks,
+    features,
     join_blocks,
     measure,
     mix_channels,
     ring_counts,
     ring_means,
     rings,
+    trained_networks,
 )
-from lmd.imaging.noise_network import NoiseNetwork, features, trained_networks
 from lmd.reproduction.datasets import image_data
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import lmd
 from lmd.imaging import models
 from lmd.imaging.models import DenoisingModel, cut
 
@@ -27,3 +28,11 @@ def test_counts_are_not_moved_below_0(monkeypatch: pytest.MonkeyPatch) -> None:
     far = float(DenoisingModel(data="poisson").choose(few).weight)
     monkeypatch.setattr(models, "PUSH", 0.1)  # with which none are
     assert far == pytest.approx(float(DenoisingModel(data="poisson").choose(few).weight), rel=0.1)
+
+
+def test_lengths_of_huber_are_chosen_for_in_any_unit() -> None:
+    noisy = torch.linspace(0, 1, 40).expand(40, 40) + 0.1 * torch.randn(
+        40, 40, generator=torch.Generator().manual_seed(0)
+    )
+    small, large = (lmd.denoise(unit * noisy, huber=0.3 * unit, info=True)[1].weight for unit in (1, 4096))
+    assert large == pytest.approx(4096 * small, rel=1e-4)

@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 CC=${CC:-cc}
-COMMON="-O1 -g -fno-omit-frame-pointer -fno-math-errno -fno-trapping-math -fopenmp -Wall -Wextra -Isrc/lmd/kernels -Isrc/lmd/tv"
+COMMON="-O1 -g -fno-omit-frame-pointer -fno-math-errno -fno-trapping-math -fopenmp -Wall -Wextra -Wno-unused-parameter -Isrc/lmd/kernels -Isrc/lmd/tv"
 ADDRESSES="-fsanitize=address,undefined -fno-sanitize-recover=all"
 export OMP_WAIT_POLICY=passive # as there may be more threads than processors
 SEED=${SEED:-$(date +%s)}

@@ -1,7 +1,8 @@
 /* Random calls of blur.c, for the sanitizers: `make sanitize`.
 
-   As in sanitize.c every array is malloc'ed to its exact size, and memory runs out now and then. What is checked
-   besides: what comes out does not depend on the number of threads, and <Ax, z> = <x, A'z>. */
+   As in sanitize.c every array is malloc'ed to its exact size, and memory runs out now and then.
+   What is checked besides: what comes out does not depend on the number of threads, and <Ax, z> =
+   <x, A'z>. */
 
 #define DRIVER "sanitize_blur"
 #include "sanitize.h"
@@ -14,22 +15,24 @@
 
 static const long SIDES[] = {1, 2, 3, 5, 7, 16, 17, 33, 64, 70};
 
-static float *call(const float *x, const float *taps, const long *places, const long *sizes, int threads, int few)
-{
+static float *call(const float *x, const float *taps, const long *places, const long *sizes,
+    int threads, int few) {
     float *out = random_array(sizes[0] * sizes[1] * sizes[2], 0);
     int failed;
     scarce = few;
     do {
-        failed = lmd_blur(x, taps, places, sizes, threads, out);
+        failed = lmd_blur(
+            (void *[]){(void *)x, (void *)taps, (void *)places, out}, NULL, sizes, threads, NULL);
         scarce = 0;
     } while (failed);
     return out;
 }
 
-static void check(void)
-{
-    long planes = 1 + below(3), height = SIDES[below(10)], width = SIDES[below(10)], passes = 1 + below(2);
-    long sizes[12] = {planes, height, width, below(2), 0, passes}, size = planes * height * width, all = 0, at = 0;
+static void check(void) {
+    long planes = 1 + below(3), height = SIDES[below(10)], width = SIDES[below(10)],
+         passes = 1 + below(2);
+    long sizes[12] = {planes, height, width, below(2), 0, passes}, size = planes * height * width,
+         all = 0, at = 0;
     for (long n = 0; n < passes; n++) {
         long h = passes > 1 && n ? 1 : 1 + below(height < 9 ? height : 9);
         long w = passes > 1 && !n ? 1 : 1 + below(width < 9 ? width : 9);

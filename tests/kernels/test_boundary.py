@@ -62,19 +62,12 @@ def test_answers_lie_row_by_row() -> None:
 
 
 def test_what_c_would_misread_is_refused() -> None:
-    x, shape = random(*IMAGES), [4, C, 3, 3]
+    x = random(*IMAGES)
     for wrong in (x.double(), x.half(), x.to("meta"), torch.cat([x, x], dim=-1), x[None]):
-        inputs: kernels.Inputs = {"x": (wrong, IMAGES), "kernel": (random(*shape), tuple(shape))}
         with pytest.raises(InputError, match=r"\Ax: got [^\n]+, expected [^\n]+\Z"):
-            kernels.call("lmd_convolve", inputs, None, (B, C, 4, H, W, 3), ((B, 4, H, W),))
+            kernels.as_rows("x", wrong, IMAGES)
 
 
 def test_a_kernel_for_other_channels_is_refused() -> None:
     with pytest.raises(InputError, match=r"\Akernel: got shape \(4, 2, 3, 3\), expected shape \(4, 3, 3, 3\)\Z"):
         kernels.convolve(random(*IMAGES), random(4, 2, 3, 3))
-
-
-def test_without_kernels_a_call_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "library", lambda: None)
-    with pytest.raises(RuntimeError, match="no compiled kernels"):
-        kernels.call("lmd_convolve", {}, None, (), ())

@@ -53,16 +53,18 @@ def test_an_exported_solve_gives_the_same_numbers(problem):
     with torch.no_grad():
         program = torch.export.export(model, (x,), strict=True)
         assert torch.equal(program.module()(x), model(x))
-    assert ("lmd.call" in str(program.graph)) == (kernels.library() is not None)
+    assert ("lmd.convolve" in str(program.graph)) == (kernels.library() is not None)
 
 
 @pytest.mark.skipif(kernels.library() is None, reason="there are no compiled kernels here")
 def test_the_operator_keeps_what_it_promises():
     x, kernel = torch.rand(1, 2, 5, 6), torch.rand(2, 2, 3, 3)
-    arguments = ("lmd_convolve", [x, kernel], None, [1, 2, 2, 5, 6, 3], [1, 2, 5, 6], [4], False)
-    torch.library.opcheck(kernels.opaque, arguments, test_utils=("test_schema", "test_faketensor"))
-    (found,) = kernels.opaque(*arguments)
-    assert torch.equal(found, kernels.convolve(x, kernel))
+    for operator, arguments, expected in (
+        (kernels.opaque_convolve, (x, kernel), kernels.convolve(x, kernel)),
+        (kernels.opaque_by_kernel, (x, x, 3), kernels._correlate(x, x, 3)),
+    ):
+        torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+        assert torch.equal(operator(*arguments), expected)
 
 
 @pytest.mark.parametrize("isotropic", [False, True])

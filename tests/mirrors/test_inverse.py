@@ -5,15 +5,20 @@ import torch
 from torch.testing import assert_close
 
 from lmd.mirrors.base import norm_of
-from lmd.mirrors.convolutional import ConvICNN
-from lmd.mirrors.inverse import refine
-from lmd.mirrors.potentials import DenseICNN
+from lmd.mirrors.pairs import refine
+from lmd.mirrors.potentials import Convolutions, Matrices, PotentialNetwork
 
 KINDS = {
-    "dense": (lambda **options: DenseICNN(20, 32, 2, **options), (20,)),
-    "conv": (lambda **options: ConvICNN(2, 6, 2, **options), (2, 7, 6)),
-    "conv, replicate": (lambda **options: ConvICNN(1, 5, 1, border="replicate", **options), (1, 6, 6)),
-    "conv, as published": (lambda **options: ConvICNN(2, 6, 2, curvature=False, **options), (2, 6, 6)),
+    "dense": (lambda **options: PotentialNetwork(Matrices(20), 32, 2, **options), (20,)),
+    "conv": (lambda **options: PotentialNetwork(Convolutions(2), 6, 2, **options), (2, 7, 6)),
+    "conv, replicate": (
+        lambda **options: PotentialNetwork(Convolutions(1, border="replicate"), 5, 1, **options),
+        (1, 6, 6),
+    ),
+    "conv, as published": (
+        lambda **options: PotentialNetwork(Convolutions(2), 6, 2, curvature=False, **options),
+        (2, 6, 6),
+    ),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_activation = pytest.mark.parametrize("activation", ["leaky", "smooth"])
@@ -143,7 +148,7 @@ class TestLimits:
 
     def test_a_y_inside_a_jump_is_the_gradient_nowhere_and_its_kink_is_found(self):
         """Psi(x) = 1/2 x^2 + max(x, 0.2 x): the gradient jumps from 0.2 to 1 at 0, and y = 0.6 is in between."""
-        net = DenseICNN(1, 1, 1, mixing=0.5, activation="leaky", curvature=False).double()
+        net = PotentialNetwork(Matrices(1), 1, 1, mixing=0.5, activation="leaky", curvature=False).double()
         with torch.no_grad():
             net.quadratic.zero_()
             net.out_quadratic.zero_()

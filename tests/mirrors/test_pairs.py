@@ -12,7 +12,8 @@ from lmd.core.config import from_config, to_config
 from lmd.errors import InputError
 from lmd.mirrors import ConvPair, DensePair
 from lmd.mirrors.base import norm_of
-from lmd.mirrors.pairs import ConvResidual, DenseResidual
+from lmd.mirrors.pairs import ResidualNetwork
+from lmd.mirrors.potentials import Convolutions, Matrices
 from lmd.testing.mirrors import MirrorConformance
 
 
@@ -109,9 +110,9 @@ class TestStart:
         shapes = {name: tensor.shape for name, tensor in mirror.state_dict().items()}
         assert shapes == {name: tensor.shape for name, tensor in again.state_dict().items()}
         forward_net, backward_net = again.forward_net, again.backward_net
-        assert (forward_net.filters, forward_net.layers, forward_net.mixing) == (60, 3, 0.1)
-        assert (backward_net.filters, backward_net.layers, backward_net.mixing) == (75, 5, 0.5)
-        assert forward_net.reduction == backward_net.reduction == "mean"
+        assert (forward_net.width, forward_net.layers, forward_net.mixing) == (60, 3, 0.1)
+        assert (backward_net.width, backward_net.layers, backward_net.mixing) == (75, 5, 0.5)
+        assert forward_net.maps.is_mean and backward_net.maps.is_mean
         assert not forward_net.is_smooth and float(again.strong_convexity) == pytest.approx(forward_net.mixing)
 
     def test_published_weights_start_where_they_did(self):
@@ -180,15 +181,15 @@ class TestRefinedInverse:
 class TestResidualNetworks:
     @pytest.mark.parametrize("border", ["circular", "replicate"])
     def test_images_go_through_in_parts_and_come_out_the_same(self, border, monkeypatch):
-        net = shaken(ConvResidual(2, 5, 2, border=border).double())
+        net = shaken(ResidualNetwork(Convolutions(2, 3, border), 5, 2).double())
         y = torch.randn(7, 2, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         whole = net(y)
-        monkeypatch.setattr("lmd.mirrors.convolutional.MAX_CACHED_NUMBERS", 2 * 5 * 6 * 5)
+        monkeypatch.setattr("lmd.mirrors.potentials.MAX_CACHED_NUMBERS", 2 * 5 * 6 * 5)
         with torch.no_grad():
             assert_close(net(y), whole)
 
     def test_is_the_formula(self):
-        net = shaken(DenseResidual(3, 5, 2).double())
+        net = shaken(ResidualNetwork(Matrices(3), 5, 2).double())
         y = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         g = nn.LeakyReLU(0.2)
         h = g(y @ net.first.T + net.bias[0])
@@ -198,7 +199,9 @@ class TestResidualNetworks:
 
     def test_borders_wrap_or_do_not(self):
         y = torch.randn(1, 2, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        round_, flat = (shaken(ConvResidual(2, 5, 2, border=border).double()) for border in ("circular", "replicate"))
+        round_, flat = (
+            shaken(ResidualNetwork(Convolutions(2, 3, border), 5, 2).double()) for border in ("circular", "replicate")
+        )
         assert_close(round_(y.roll(2, 3)), round_(y).roll(2, 3))
         assert not torch.allclose(flat(y.roll(2, 3)), flat(y).roll(2, 3))
 
@@ -216,7 +219,6 @@ class TestBadArguments:
                 r"y: got shape \(1, 1, 8, 8\), expected images",
             ),
             (lambda: ConvPair(3, 4, kernel=2), "kernel: got 2, expected an odd number"),
-            (lambda: ConvResidual(kernel=2), "kernel: got 2, expected an odd number"),
             (lambda: DensePair(3).to_primal(torch.zeros(2, 3), tolerance=-1.0), "tolerance: got -1.0"),
         ],
     )

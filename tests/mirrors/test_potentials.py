@@ -8,16 +8,24 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from lmd.errors import InputError
-from lmd.mirrors.convolutional import ConvICNN, _as_images, pad, unpad
-from lmd.mirrors.potentials import Activation, DenseICNN
+from lmd.mirrors.potentials import Activation, Convolutions, Matrices, PotentialNetwork
 from lmd.terms.base import inner
 
+
+def dense(dimension, width=64, layers=2, **options):
+    return PotentialNetwork(Matrices(dimension), width, layers, **options)
+
+
+def conv(channels=3, filters=32, layers=2, kernel=3, border="circular", reduction="sum", **options):
+    return PotentialNetwork(Convolutions(channels, kernel, border, reduction), filters, layers, **options)
+
+
 KINDS = {
-    "dense": lambda **options: DenseICNN(5, 9, 3, **options),
-    "conv": lambda **options: ConvICNN(2, 6, 2, **options),
-    "conv, 5x5 taps, replicate": lambda **options: ConvICNN(1, 4, 2, 5, border="replicate", **options),
-    "conv, 1x1 taps": lambda **options: ConvICNN(2, 6, 1, 1, **options),
-    "conv, mean over pixels": lambda **options: ConvICNN(2, 6, 2, reduction="mean", **options),
+    "dense": lambda **options: dense(5, 9, 3, **options),
+    "conv": lambda **options: conv(2, 6, 2, **options),
+    "conv, 5x5 taps, replicate": lambda **options: conv(1, 4, 2, 5, border="replicate", **options),
+    "conv, 1x1 taps": lambda **options: conv(2, 6, 1, 1, **options),
+    "conv, mean over pixels": lambda **options: conv(2, 6, 2, reduction="mean", **options),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_activation = pytest.mark.parametrize("activation", ["leaky", "smooth"])
@@ -48,25 +56,25 @@ def written_out(net, x):
         if net.is_smooth
         else (lambda t: functional.leaky_relu(t, 0.2))
     )
-    if isinstance(net, DenseICNN):
+    if net.is_dense:
         apply = lambda x, weight: x @ weight.T  # noqa: E731
         bias = net.bias
     else:
 
         def apply(x, weight):
-            border = (net.radius,) * 4
-            return functional.conv2d(functional.pad(x, border, mode=net.border) if net.radius else x, weight)
+            border = (net.maps.radius,) * 4
+            return functional.conv2d(functional.pad(x, border, mode=net.maps.border) if net.maps.radius else x, weight)
 
         bias = net.bias[:, :, None, None]
     z = None
     for i in range(net.layers + 1):
         t = apply(x, net.linear[i]) + bias[i] + apply(x, net.quadratic[i]).square()
         z = g(t if z is None else t + apply(z, hidden[i - 1]))
-    if isinstance(net, DenseICNN):
+    if net.is_dense:
         value = z @ out + x @ net.out_linear + (x @ net.out_quadratic).square()
     else:
         value = torch.einsum("bfhw,f->b", z, out)
-        value = value / (x.shape[2] * x.shape[3]) if net.reduction == "mean" else value
+        value = value / (x.shape[2] * x.shape[3]) if net.maps.is_mean else value
     c = 0.0 if net.curvature is None else net.curvature
     squares = x.square().flatten(1).sum(dim=1)
     return (1 - net.mixing) * (value + c / 2 * squares) + net.mixing / 2 * squares
@@ -121,29 +129,18 @@ class TestGradient:
     def test_sharper_and_sharper_smoothing_is_leaky(self, kind):
         net, x = wild(kind, activation="leaky"), points(kind)
         with torch.no_grad():
-            value, gradient = net.value_and_gradient(x, torch.full((3,), 1e10, dtype=torch.float64))
+            value, gradient = net.value_and_gradient(x, 1e10)
         assert_close(value, net.value(x), rtol=1e-8, atol=1e-8)
         assert_close(gradient, net.gradient(x), rtol=1e-8, atol=1e-8)
-
-    @every_kind
-    def test_smoothing_is_per_instance(self, kind):
-        net, x = wild(kind), points(kind)
-        beta = torch.tensor([1.0, 7.0, 100.0], dtype=torch.float64)
-        with torch.no_grad():
-            together = net.value_and_gradient(x, beta)
-            for i in range(3):
-                alone = net.value_and_gradient(x[i : i + 1], beta[i : i + 1])
-                assert_close((together[0][i : i + 1], together[1][i : i + 1]), alone)
 
     @every_activation
     def test_large_batches_go_through_in_parts(self, activation, monkeypatch):
         net, x = wild("conv", activation=activation), points("conv", batch=7)
         with torch.no_grad():
             whole = net.gradient(x)
-            monkeypatch.setattr("lmd.mirrors.convolutional.MAX_CACHED_NUMBERS", 3 * 6 * 6 * 5)
-            assert net._instances_at_once(x) == 3
+            monkeypatch.setattr("lmd.mirrors.potentials.MAX_CACHED_NUMBERS", 3 * 6 * 6 * 5)
             assert_close(net.gradient(x), whole)
-            monkeypatch.setattr("lmd.mirrors.convolutional.MAX_CACHED_NUMBERS", 1)
+            monkeypatch.setattr("lmd.mirrors.potentials.MAX_CACHED_NUMBERS", 1)
             assert_close(net.gradient(x), whole)
 
     @every_kind
@@ -223,10 +220,10 @@ class TestStart:
     @pytest.mark.parametrize(
         "make",
         [
-            lambda **options: DenseICNN(51, 96, 4, **options),
-            lambda **options: DenseICNN(500, 128, 4, **options),
-            lambda **options: ConvICNN(**options),
-            lambda **options: ConvICNN(3, 60, 3, **options),
+            lambda **options: dense(51, 96, 4, **options),
+            lambda **options: dense(500, 128, 4, **options),
+            lambda **options: conv(**options),
+            lambda **options: conv(3, 60, 3, **options),
         ],
         ids=["svm", "classifier", "small images", "published images"],
     )
@@ -234,7 +231,7 @@ class TestStart:
     @convex_or_not
     def test_is_near_the_identity(self, make, activation, convex):
         net = make(activation=activation, convex=convex)
-        shape = (8, net.dimension) if isinstance(net, DenseICNN) else (2, 3, 16, 16)
+        shape = (8, net.maps.points) if net.is_dense else (2, 3, 16, 16)
         x = torch.rand(shape, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             off = (net.gradient(x) - x).norm() / x.norm()
@@ -246,7 +243,7 @@ class TestStart:
 
     def test_every_parameter_has_a_derivative_there(self):
         for net in (KINDS["dense"](), KINDS["conv"](activation="leaky")):
-            x = points("dense" if isinstance(net, DenseICNN) else "conv", dtype=torch.float32)
+            x = points("dense" if net.is_dense else "conv", dtype=torch.float32)
             net.gradient(x).pow(3).sum().backward()
             assert all(bool(parameter.grad.any()) for parameter in net.parameters())
 
@@ -262,34 +259,23 @@ class TestStart:
 
 class TestImages:
     @pytest.mark.parametrize("border", ["circular", "replicate"])
-    @pytest.mark.parametrize("radius", [1, 2])
-    def test_unpad_is_the_adjoint_of_pad(self, border, radius):
+    @pytest.mark.parametrize("kernel", [1, 3, 5])
+    def test_the_adjoint_of_a_convolution(self, border, kernel):
         generator = torch.Generator().manual_seed(0)
-        x = torch.randn(2, 5, 4, 3, dtype=torch.float64, generator=generator, requires_grad=True)
-        padded = pad(x, radius, border)
-        assert_close(padded.permute(0, 3, 1, 2), functional.pad(x.permute(0, 3, 1, 2), (radius,) * 4, mode=border))
-        u = torch.randn(padded.shape, dtype=torch.float64, generator=generator)
-        back = unpad(u.clone(), radius, border)
-        assert_close(inner(padded, u), inner(x, back))
-        (derivative,) = torch.autograd.grad(padded, x, u)
-        assert_close(derivative, back)
-
-    @pytest.mark.parametrize("border", ["circular", "replicate"])
-    def test_the_transposed_pass_is_the_adjoint_of_the_convolution(self, border):
-        """Without squares and biases the first layer is linear where slopes are fixed: <Wx, d> = <x, W'd>."""
-        net = ConvICNN(2, 6, 1, border=border, curvature=False).double()
-        x = points("conv")
-        lifted = net._lift(x)
-        delta = torch.randn(3, 6, 5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        for kernel in net.linear.flatten(2):
-            image = _as_images(lifted.columns @ kernel.T, x)
-            assert_close(inner(image, delta), inner(x, net._fold(kernel.T @ delta.flatten(0, 2).T, x)))
+        maps, shape = Convolutions(3, kernel, border), (7, 3, kernel, kernel)
+        x = torch.randn(2, 3, 5, 4, dtype=torch.float64, generator=generator, requires_grad=True)
+        weight = torch.randn(shape, dtype=torch.float64, generator=generator)
+        image = maps.apply(x, weight)
+        u = torch.randn(image.shape, dtype=torch.float64, generator=generator)
+        (derivative,) = torch.autograd.grad(image, x, u)
+        assert_close(maps.adjoint(u, weight), derivative)
+        assert_close(inner(image, u), inner(x, derivative))
 
     def test_a_pixel_depends_on_its_surroundings_alone(self):
         """What a network learned on small images it does on large ones."""
         net = wild("conv")
         large = torch.randn(1, 2, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        reach = 2 * (net.layers + 1) * net.radius  # there and back
+        reach = 2 * (net.layers + 1) * net.maps.radius  # there and back
         with torch.no_grad():
             crop = net.gradient(large[..., :20, :20])
             assert_close(
@@ -341,22 +327,22 @@ class TestActivation:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: DenseICNN(0), "dimension: got 0"),
-        (lambda: DenseICNN(2, 0), "width: got 0"),
-        (lambda: DenseICNN(2, layers=0), "layers: got 0"),
-        (lambda: DenseICNN(2, mixing=0), r"mixing: got 0, expected a number in \(0, 1\)"),
-        (lambda: DenseICNN(2, mixing=math.nan), "mixing: got nan"),
-        (lambda: DenseICNN(2, activation="relu"), "activation: got 'relu', expected one of leaky, smooth"),
-        (lambda: DenseICNN(2, seed=-1), "seed: got -1"),
-        (lambda: ConvICNN(0), "channels: got 0"),
-        (lambda: ConvICNN(filters=0), "filters: got 0"),
-        (lambda: ConvICNN(kernel=4), "kernel: got 4, expected an odd number"),
-        (lambda: ConvICNN(border="zero"), "border: got 'zero', expected one of circular, replicate"),
-        (lambda: ConvICNN(reduction="max"), "reduction: got 'max', expected one of sum, mean"),
-        (lambda: DenseICNN(2).gradient(torch.zeros(1, 3)), r"x: got shape \(1, 3\), expected shape \(B, 2\)"),
-        (lambda: ConvICNN(2).value(torch.zeros(1, 3, 4, 4)), r"x: got shape \(1, 3, 4, 4\), expected images \(B, 2, H"),
-        (lambda: ConvICNN(2).value(torch.zeros(2, 4, 4)), r"x: got shape \(2, 4, 4\), expected images"),
-        (lambda: ConvICNN(2, kernel=7).value(torch.zeros(1, 2, 2, 9)), r".* of at least 3 pixels each way"),
+        (lambda: dense(0), "dimension: got 0"),
+        (lambda: dense(2, 0), "width: got 0"),
+        (lambda: dense(2, layers=0), "layers: got 0"),
+        (lambda: dense(2, mixing=0), r"mixing: got 0, expected a number in \(0, 1\)"),
+        (lambda: dense(2, mixing=math.nan), "mixing: got nan"),
+        (lambda: dense(2, activation="relu"), "activation: got 'relu', expected one of leaky, smooth"),
+        (lambda: dense(2, seed=-1), "seed: got -1"),
+        (lambda: conv(0), "channels: got 0"),
+        (lambda: conv(filters=0), "width: got 0"),
+        (lambda: conv(kernel=4), "kernel: got 4, expected an odd number"),
+        (lambda: conv(border="zero"), "border: got 'zero', expected one of circular, replicate"),
+        (lambda: conv(reduction="max"), "reduction: got 'max', expected one of sum, mean"),
+        (lambda: dense(2).gradient(torch.zeros(1, 3)), r"x: got shape \(1, 3\), expected shape \(B, 2\)"),
+        (lambda: conv(2).value(torch.zeros(1, 3, 4, 4)), r"x: got shape \(1, 3, 4, 4\), expected images \(B, 2, H"),
+        (lambda: conv(2).value(torch.zeros(2, 4, 4)), r"x: got shape \(2, 4, 4\), expected images"),
+        (lambda: conv(2, kernel=7).value(torch.zeros(1, 2, 2, 9)), r".* of at least 3 pixels each way"),
     ],
 )
 def test_bad_arguments(make, words):

@@ -4,6 +4,7 @@ from torch.testing import assert_close
 
 from lmd.errors import InputError
 from lmd.operators.differences import Bends, Slopes
+from lmd.terms.wrappers import join
 from lmd.testing.operators import OperatorConformance
 
 
@@ -37,7 +38,7 @@ def test_a_plane_has_constant_slopes_and_no_bends(shape):
     x = sum(h * (s * each) for h, s, each in zip((1.0, 2.0, 4.0), slopes, grid, strict=False))
     operator = Slopes(1, shape, (1.0, 2.0, 4.0)[: len(shape)])
     w = slopes.reshape(-1, *(1,) * len(shape)).expand(-1, *shape)
-    X = operator.join(x[None, None], w[None, None])
+    X = join((x[None, None], w[None, None]))
     assert float(operator(X).abs().max()) < 1e-14
     assert not bool(Bends(1, shape)(X).any())
 
@@ -53,5 +54,5 @@ def test_by_hand():
 
 
 def test_arrays_of_another_size():
-    with pytest.raises(InputError, match=r"^X: got shape \(1, 5\), expected shape \(B, 27\)$"):
+    with pytest.raises(InputError, match=r"^z: got shape \(1, 5\), expected shape \(B, 27\)$"):
         Slopes(1, (3, 3))(torch.zeros(1, 5))

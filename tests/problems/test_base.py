@@ -153,12 +153,12 @@ class TestStart:
         (
             LeastSquares(torch.ones(4, 3), torch.ones(2, 4)),
             torch.zeros(2, 4),
-            r"shape \(2, 4\), expected shape \(B, 3\)",
+            r"shape \(2, 4\), expected shape \(2, 3\)",
         ),
         (
             SquaredDistance(torch.full((2, 4), 0.25)),
             torch.zeros(2, 1),
-            r"shape \(2, 1\), expected shape \(2, 4\), as y has",
+            r"shape \(2, 1\), expected shape \(2, 4\)",
         ),
     )
 

@@ -56,7 +56,7 @@ def test_the_gap_vanishes_at_the_saddle_point():
     p = problem.operator(x) - problem.b
     assert_close(problem.gap(x, p), torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-12)
     assert_close(problem.dual_value(p), problem.minimum())
-    assert_close(problem.tilted_minimiser(problem.operator.adjoint(p)), x)
+    assert_close(problem.f.tilted_minimiser(problem.operator.adjoint(p)), x)
 
 
 @pytest.mark.parametrize(("offset", "kind"), [(0.0, "positive"), (-1000.0, "negative")])
@@ -109,8 +109,6 @@ def test_a_scale_per_instance():
     x, direction = torch.ones(2, 3), torch.full((2, 3), 2.0)
     expected = torch.tensor([[2.0] * 3, [3.0] * 3])
     assert_close(add_scaled(x, torch.tensor([0.5, 1.0]), direction), expected)
-    assert_close(add_scaled(x, torch.tensor([0.5, 1.0]), direction, out=direction), expected)
-    assert_close(direction, expected)
     assert_close(add_scaled(x, 0.5, x), torch.full((2, 3), 1.5))
 
 

@@ -48,7 +48,7 @@ def test_parameters_may_be_the_keys_and_samples_follow_the_seed():
     problem = steering(2)
     family = from_cvxpy(problem, {each: DRAWS[each.name()] for each in problem.parameters()})
     one, two = (family.sample(2, torch.Generator().manual_seed(5))[0] for _ in range(2))
-    assert one.quadratic[1].dtype == torch.float32 and torch.equal(one.quadratic[1], two.quadratic[1])
+    assert one.f.quadratic[1].dtype == torch.float32 and torch.equal(one.f.quadratic[1], two.f.quadratic[1])
 
 
 def program(cost, *rules):

@@ -130,7 +130,7 @@ def test_bad_labels(labels, words):
 
 def test_a_start_of_another_width():
     problem = LinearClassifier(torch.ones(2, 3), torch.tensor([0, 1]), classes=2)
-    with pytest.raises(InputError, match=r"^x0: got shape \(1, 8\), expected shape \(B, 6\) to go with features"):
+    with pytest.raises(InputError, match=r"^x0: got shape \(1, 8\), expected shape \(1, 6\)"):
         lmd.run(lmd.solvers.GradientDescent(0.1), problem, torch.zeros(1, 8))
 
 

@@ -90,7 +90,7 @@ def test_instances_are_on_their_own():
 def test_what_the_parts_lack_is_said():
     y = random(2, 5)
     box = Composite(Box(0.0, 1.0), (Squares(y), Identity()), start=y.clamp(0, 1))
-    with pytest.raises(CapabilityError, match=r"which has no data_strong_convexity.*which FGP needs"):
+    with pytest.raises(CapabilityError, match=r"which has no f.strong_convexity.*which FGP needs"):
         lmd.run(FGP(), box)
     with pytest.raises(InputError, match=r"^behind: got nothing"):
         Composite(Squares(y), start=y)

@@ -6,8 +6,9 @@ from scipy.optimize import minimize
 
 import lmd
 from lmd.errors import InputError
-from lmd.problems import ControlFamily, QuadraticProgram
-from lmd.problems.quadratic_program import PortfolioFamily
+from lmd.operators import Identity
+from lmd.problems import Composite, ControlFamily, QuadraticProgram
+from lmd.terms import Quadratic, Simplex
 
 F64 = torch.float64
 
@@ -92,14 +93,18 @@ def test_bounds_that_do_not_fit_are_refused():
 
 def test_control_is_badly_conditioned_and_meets_its_limits():
     problem, x0 = ControlFamily().sample(20, torch.Generator().manual_seed(0))
-    values = torch.linalg.eigvalsh(problem.quadratic[0].double())
+    values = torch.linalg.eigvalsh(problem.f.quadratic[0].double())
     assert x0.shape == (20, 48) and float(values[-1] / values[0]) > 1000
     x = lmd.solve(problem, 1e-3, solver=lmd.solvers.ADMM()).x
     assert float(x.abs().max()) == 0.5 and 0.02 < float((x.abs() == 0.5).float().mean()) < 0.9
 
 
 def test_portfolios_are_on_the_simplex():
-    problem, _ = PortfolioFamily().sample(5, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    returns, loads = torch.randn(5, 50, generator=generator), torch.randn(50, 5, generator=generator)
+    risk = loads @ loads.mT + torch.diag(0.1 + torch.rand(50, generator=generator))
+    start = torch.full_like(returns, 1 / 50)
+    problem = Composite(Quadratic(risk, -returns), (Simplex(), Identity()), start=start)
     result = lmd.solve(problem, 1e-3, solver=lmd.solvers.ADMM())
     assert float(result.x.min()) >= 0
     torch.testing.assert_close(result.x.sum(dim=1), torch.ones(5))

@@ -12,6 +12,7 @@ from lmd.operators import Blur, ParallelBeam, gaussian_kernel
 from lmd.problems import TomographyFamily, TVDeblurring, TVDeblurringFamily, TVTomography
 from lmd.problems.base import autograd_subgradient
 from lmd.solvers import PDHG
+from lmd.terms.wrappers import join
 
 FORMS = pytest.mark.parametrize("isotropic", [False, True], ids=["anisotropic", "isotropic"])
 KINDS = pytest.mark.parametrize("kind", ["circular", "replicate", "tomography"])
@@ -54,48 +55,45 @@ def inside(x):
 class TestFormulas:
     @pytest.mark.parametrize("halved", [False, True])
     def test_value(self, kind, isotropic, halved):
-        problem, x = make(kind, isotropic=isotropic, halved=halved), random(2, 2, 5, 6, seed=5)
+        problem, x = make(kind, isotropic=isotropic, halved=halved), inside(random(2, 2, 5, 6, seed=5))
         misfit = (problem.forward(x) - problem.noisy).square().sum((1, 2, 3))
         expected = (misfit + problem.weight * tv(x, isotropic)) / (2 if halved else 1)
         assert_close(problem.value(x), expected)
-        whole = problem.data_value(x) + problem.g.value(problem.operator(x))
+        whole = problem.f.value(x) + problem.g.value(problem.operator(x))
         assert_close(whole, expected)
 
     def test_subgradient_is_autograds_with_sign_0_equal_0(self, kind, isotropic):
-        problem, x = make(kind, isotropic=isotropic), random(2, 2, 5, 6, seed=5).round()
+        problem, x = make(kind, isotropic=isotropic), inside(random(2, 2, 5, 6, seed=5).round())
         assert_close(problem.subgradient(x), autograd_subgradient(problem.value, x)[1])
 
-    def test_data_prox_is_the_projection_onto_the_box(self, kind, isotropic):
+    def test_prox_of_f_is_the_projection_onto_the_box(self, kind, isotropic):
         problem, x = make(kind, isotropic=isotropic), 2 * random(2, 2, 5, 6, seed=5)
-        assert_close(problem.data_prox(x, 0.3), inside(x), rtol=0, atol=0)
-        assert problem.data_prox(x, 0.3, out=x) is x
+        assert_close(problem.f.prox(x, 0.3), inside(x), rtol=0, atol=0)
 
     @pytest.mark.parametrize("halved", [False, True])
-    def test_dual_prox_minimises(self, kind, isotropic, halved):
+    def test_prox_of_the_conjugate_minimises(self, kind, isotropic, halved):
         problem = make(kind, isotropic=isotropic, halved=halved, balance=0.6)
         p = random(*problem.operator(problem.start()).shape, seed=3)
         steps = torch.tensor([0.3, 2.0], dtype=torch.float64)
-        found = problem.dual_prox(p, steps)
-        assert_close(problem.project_dual(found), found, rtol=1e-14, atol=1e-15)
+        found = problem.g.conjugate_prox(p, steps)
+        assert_close(problem.g.project(found), found, rtol=1e-14, atol=1e-15)
 
         def aim(q):
             return problem.g.conjugate(q) + (q - p).square().sum(1) / (2 * steps)
 
         for seed in range(20):
-            other = problem.project_dual(found + 0.05 * random(*p.shape, seed=seed))
+            other = problem.g.project(found + 0.05 * random(*p.shape, seed=seed))
             assert bool((aim(other) > aim(found)).all())
-        expected = problem.dual_prox(p, 0.3)[0]
+        expected = problem.g.conjugate_prox(p, 0.3)[0]
         assert_close(found[0], expected)
-        assert problem.dual_prox(p, steps, out=p) is p
-        assert_close(p, found)
 
     def test_the_conjugate_is_one(self, kind, isotropic):
         problem = make(kind, isotropic=isotropic, balance=0.6)
-        p = problem.project_dual(random(*problem.operator(problem.start()).shape, seed=3))
+        p = problem.g.project(random(*problem.operator(problem.start()).shape, seed=3))
         # The supremum of <z, p> - g(z) is where z = 0 in the differences and w = c (y + c q / 2s).
         _, q = problem.operator.split(p)
-        zero = torch.zeros(*problem.image_shape[:2], 2, *problem.image_shape[2:], dtype=torch.float64)
-        best = problem.operator.join((zero, 0.6 * (problem.noisy + 0.6 * q / 2)))
+        zero = torch.zeros(2, 2, 2, 5, 6, dtype=torch.float64)
+        best = join((zero, 0.6 * (problem.noisy + 0.6 * q / 2)))
         expected = (best * p).sum(1) - problem.g.value(best)
         assert_close(problem.g.conjugate(p), expected)
         for seed in range(10):
@@ -108,7 +106,7 @@ class TestFormulas:
 class TestDuality:
     def test_the_tilted_minimiser_minimises(self, kind, isotropic):
         problem, u = make(kind, isotropic=isotropic, box=(-0.5, 2.0)), random(2, 2, 5, 6, seed=6)
-        best = problem.tilted_minimiser(u)
+        best = problem.f.tilted_minimiser(u)
         assert_close(-problem.f.conjugate(-u), (u * best).sum((1, 2, 3)))
         for seed in range(10):
             other = random(2, 2, 5, 6, seed=seed).clamp(-0.5, 2.0)
@@ -139,7 +137,7 @@ class TestDuality:
         x = random(2, 2, 5, 6, seed=5)
         assert_close(one.value(x), other.value(x))
         p, q = one.operator.split(random(*one.operator(x).shape, seed=6))
-        gaps = [problem.gap(inside(x), problem.operator.join((p, q / c))) for problem, c in ((one, 1), (other, 0.3))]
+        gaps = [problem.gap(inside(x), join((p, q / c))) for problem, c in ((one, 1), (other, 0.3))]
         assert_close(gaps[0], gaps[1])
 
     def test_a_part_of_the_batch_and_float32(self, kind, isotropic):
@@ -147,7 +145,7 @@ class TestDuality:
         x = inside(random(2, 2, 5, 6, seed=5))
         p = random(*problem.operator(x).shape, seed=6)
         assert_close(problem.select(1).gap(x[1:], p[1:]), problem.gap(x, p)[1:])
-        data = problem.noisy.float(), (5, 6) if kind == "tomography" else problem.kernel, problem.weight.float()
+        data = problem.noisy.float(), (5, 6) if kind == "tomography" else problem.forward.kernel, problem.weight.float()
         border = {} if kind == "tomography" else {"border": kind}
         single = type(problem)(*data, isotropic=isotropic, **border)
         assert_close(single.gap(x.float(), p.float()), problem.gap(x, p).float(), rtol=1e-4, atol=1e-4)
@@ -174,9 +172,15 @@ class TestFamilies:
         problem, x0 = family.sample(4, torch.Generator().manual_seed(0))
         again, _ = family.sample(4, torch.Generator().manual_seed(0))
         other, _ = family.sample(4, torch.Generator().manual_seed(1))
-        assert isinstance(problem, TVDeblurring) and isinstance(again, TVDeblurring) and problem.border == "replicate"
+        assert (
+            isinstance(problem, TVDeblurring)
+            and isinstance(again, TVDeblurring)
+            and problem.forward.border == "replicate"
+        )
         assert_close(problem.noisy, again.noisy, rtol=0, atol=0)
-        assert problem.kernel.shape != other.kernel.shape or not torch.equal(problem.kernel, other.kernel)
+        assert problem.forward.kernel.shape != other.forward.kernel.shape or not torch.equal(
+            problem.forward.kernel, other.forward.kernel
+        )
         assert x0.shape == (4, 3, 20, 20) and bool(((problem.weight >= 0.1) & (problem.weight <= 0.3)).all())
         # Without noise y is the blurred image: its mean is the mean of some crop.
         assert 0.4 < float(problem.noisy.mean()) < 0.6
@@ -193,6 +197,5 @@ class TestFamilies:
 
 def test_float64_is_not_rounded_to_the_default_dtype_on_the_way():
     problem = make("circular", box=(0.1, 0.7))
-    x, p = random(2, 2, 5, 6), problem.operator(random(2, 2, 5, 6, seed=1))
-    assert set(problem.tilted_minimiser(x).flatten().tolist()) == {0.1, 0.7}
-    assert_close(problem.dual_prox(p, 0.3, out=p.clone()), problem.dual_prox(p, 0.3), rtol=1e-14, atol=1e-14)
+    x = random(2, 2, 5, 6)
+    assert set(problem.f.tilted_minimiser(x).flatten().tolist()) == {0.1, 0.7}

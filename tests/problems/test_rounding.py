@@ -110,7 +110,7 @@ def test_the_room_for_rounding_covers_it_and_is_needed(offset, scale):
     above = 0
     for seed in range(15):
         for problem, x, dual in kinds(torch.Generator().manual_seed(seed), offset, scale):
-            p, exact = problem.project_dual(dual), problem.double()
+            p, exact = problem.g.project(dual), problem.double()
             value, gap, room = evaluate(problem, x, problem.feasible_dual(p))
             room = room + rounding_of_sums(x, p, torch.finfo(x.dtype).eps, value, gap)
             true = exact.value(x.double()) - exact.gap(x.double(), p.double())

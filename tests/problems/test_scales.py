@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from lmd.problems import TVDenoising
-from lmd.problems.grids import average_squares, refine_dual
+from lmd.problems.tv import average_squares, refine_dual
 
 
 def numbers(*shape):
@@ -25,7 +25,7 @@ def test_values_of_images_that_are_constant_on_squares():
 def test_a_dual_field_that_is_spread_moves_the_means_as_before(size):
     fine = TVDenoising(numbers(1, 2, *size), 0.3)
     coarse = fine.coarser()
-    p = coarse.project_dual(numbers(1, 2, 2, *coarse.noisy.shape[2:]) - 0.5)
+    p = coarse.g.project(numbers(1, 2, 2, *coarse.noisy.shape[2:]) - 0.5)
     whole = tuple(slice(0, n // 2) for n in size)  # squares that are cut off by the border have fewer pixels
     means = average_squares(fine.differences.adjoint(refine_dual(p, *size)))[(..., *whole)]
     assert_close(means, coarse.differences.adjoint(p)[(..., *whole)])
@@ -35,8 +35,8 @@ def test_a_dual_field_that_is_spread_moves_the_means_as_before(size):
 def test_it_is_feasible(isotropic):
     fine = TVDenoising(numbers(1, 1, 17, 33), 0.3, isotropic)
     coarse = fine.coarser()
-    p = fine.from_coarser(coarse.project_dual(10 * numbers(1, 1, 2, *coarse.noisy.shape[2:]) - 5))
-    assert_close(fine.project_dual(p), p)
+    p = fine.from_coarser(coarse.g.project(10 * numbers(1, 1, 2, *coarse.noisy.shape[2:]) - 5))
+    assert_close(fine.g.project(p), p)
 
 
 def test_few_pixels_and_other_axes_are_not_made_coarser():
@@ -52,6 +52,6 @@ def test_volumes_and_spacings_are_made_coarser_as_images_are():
     cut = TVDenoising(fine.noisy[..., :16], 0.3, spacing=(2.0, 1.0, 0.5))
     offsets = [cut.value(one) - 8 * cut.coarser().value(each) for one, each in zip(whole, x, strict=True)]
     assert_close(*offsets)
-    p = coarse.project_dual(numbers(1, 1, 3, 8, 9, 9) - 0.5)
+    p = coarse.g.project(numbers(1, 1, 3, 8, 9, 9) - 0.5)
     means = average_squares(fine.differences.adjoint(refine_dual(p, 16, 18, 17)))[..., :8]
     assert_close(means, coarse.differences.adjoint(p)[..., :8])

@@ -37,7 +37,7 @@ class TestValueAndSubgradient:
     def test_each_instance_has_its_own_data_set(self):
         features, labels = pairs(3, 20, 4)
         problem = SVM(features, labels, C=0.7, starts=2)
-        assert problem.batch_size == 6 and problem.dimension == 5
+        assert problem.batch_size == 6 and problem.point_shape == (5,)
         x = torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         expected = [textbook(features[i // 2], labels[i // 2], 0.7, x[i]) for i in range(6)]
         assert_close(problem.value(x), torch.tensor(expected, dtype=torch.float64))
@@ -177,7 +177,7 @@ def test_bad_data(features, labels, words):
 def test_bad_starts_and_points():
     problem = SVM(torch.tensor([[2.0], [-1.0]]), torch.tensor([1, -1]), starts=2)
     solver = lmd.solvers.GradientDescent(0.1)
-    with pytest.raises(InputError, match=r"^x0: got shape \(2, 1\), expected shape \(B, 2\) to go with features"):
+    with pytest.raises(InputError, match=r"^x0: got shape \(2, 1\), expected shape \(2, 2\)"):
         lmd.run(solver, problem, torch.zeros(2, 1))
     with pytest.raises(InputError, match=r"^x0: got torch.float64, expected torch.float32, the dtype of the features"):
         lmd.run(solver, problem, torch.zeros(2, 2).double())

@@ -77,21 +77,19 @@ class TestFormulas:
         assert_close(problem.subgradient(x), autograd_subgradient(problem.value, x)[1])
         assert bool(torch.isfinite(problem.subgradient(torch.zeros_like(x))).all())
 
-    def test_data_prox_is_where_the_derivative_vanishes_or_points_out_of_the_box(self, kind, isotropic, halved, size):
+    def test_prox_of_f_is_where_the_derivative_vanishes_or_points_out_of_the_box(self, kind, isotropic, halved, size):
         problem = make(kind, (2, 2, *size), isotropic=isotropic, halved=halved)
         x, steps = 2 * random(2, 2, *size, seed=5), torch.tensor([0.3, 2.0], dtype=torch.float64)
-        found = problem.data_prox(x, steps)
+        found = problem.f.prox(x, steps)
         slope = problem.data_gradient(found) + (found - x) / steps.reshape(2, 1, 1, 1)
         inside = torch.ones_like(x, dtype=torch.bool)
         if kind == "inpainting":
-            assert bool(((found >= problem.low) & (found <= problem.high)).all())
-            inside = (found > problem.low) & (found < problem.high)
-            assert bool((slope[(found == problem.low) & (found < problem.high)] >= -1e-12).all())
-            assert bool((slope[(found == problem.high) & (found > problem.low)] <= 1e-12).all())
+            assert bool(((found >= problem.f.low) & (found <= problem.f.high)).all())
+            inside = (found > problem.f.low) & (found < problem.f.high)
+            assert bool((slope[(found == problem.f.low) & (found < problem.f.high)] >= -1e-12).all())
+            assert bool((slope[(found == problem.f.high) & (found > problem.f.low)] <= 1e-12).all())
         assert_close(slope[inside], torch.zeros_like(slope[inside]), rtol=0, atol=1e-12)
-        assert_close(problem.data_prox(x, 0.3)[0], found[0])
-        assert problem.data_prox(x, 0.3, out=x) is x
-        assert_close(x[0], found[0])
+        assert_close(problem.f.prox(x, 0.3)[0], found[0])
 
 
 @KINDS
@@ -100,17 +98,15 @@ class TestDuality:
     def test_projection(self, kind, isotropic):
         problem = make(kind, isotropic=isotropic)
         p = random(2, 3, 2, 5, 6, seed=3)
-        found = problem.project_dual(p)
+        found = problem.g.project(p)
         size = found.square().sum(2).sqrt() if isotropic else found.abs()
         assert bool((size.flatten(1).amax(1) <= problem.bound * (1 + 1e-12)).all())
-        assert_close(problem.project_dual(found), found, rtol=1e-15, atol=0)
+        assert_close(problem.g.project(found), found, rtol=1e-15, atol=0)
         inner = found / 2
-        assert_close(problem.project_dual(inner), inner, rtol=0, atol=0)
+        assert_close(problem.g.project(inner), inner, rtol=0, atol=0)
         # Nearest: <p - found, q - found> <= 0 for every q of the set, here for each pixel by itself.
-        q = problem.project_dual(random(2, 3, 2, 5, 6, seed=4))
+        q = problem.g.project(random(2, 3, 2, 5, 6, seed=4))
         assert bool((((p - found) * (q - found)).sum(2) <= 1e-12).all())
-        assert problem.project_dual(p, out=p) is p
-        assert_close(p, found, rtol=0, atol=0)
 
     def test_one_weight_for_all_projects_like_one_per_image(self, kind, isotropic):
         problem = make(kind, isotropic=isotropic)
@@ -118,19 +114,19 @@ class TestDuality:
         same = type(problem)(*data, 0.2, isotropic=isotropic)
         assert same.bound == 0.2 and problem.bound.tolist() == problem.weight.tolist()
         p = random(2, 3, 2, 5, 6, seed=3)
-        assert_close(same.project_dual(p)[0], problem.project_dual(p)[0])
+        assert_close(same.g.project(p)[0], problem.g.project(p)[0])
         assert_close(same.value(random(2, 3, 5, 6))[0], problem.value(random(2, 3, 5, 6))[0])
 
     def test_the_tilted_minimiser_minimises(self, kind, isotropic):
         problem = make(kind, isotropic=isotropic)
         u = random(2, 3, 5, 6, seed=6)
-        best = problem.tilted_minimiser(u)
-        tilted = lambda x: problem.data_value(x) + (u * x).flatten(1).sum(1)  # noqa: E731
+        best = problem.f.tilted_minimiser(u)
+        tilted = lambda x: problem.f.value(x) + (u * x).flatten(1).sum(1)  # noqa: E731
         assert_close(-problem.f.conjugate(-u), tilted(best))
         for seed in range(20):
             other = best + 0.1 * random(2, 3, 5, 6, seed=seed)
             if kind == "inpainting":
-                other = torch.minimum(torch.maximum(other, problem.low), problem.high)
+                other = torch.minimum(torch.maximum(other, problem.f.low), problem.f.high)
             assert bool((tilted(other) >= -problem.f.conjugate(-u) - 1e-12).all())
 
     @given(seed=st.integers(0, 10_000), size=st.floats(0, 3), at=st.sampled_from(["near", "far"]))
@@ -174,16 +170,16 @@ class TestDenoising:
 
     def test_the_halved_form_is_half(self):
         problem, half = make("denoising"), make("denoising", halved=True)
-        x, p = random(2, 3, 5, 6, seed=1), problem.project_dual(random(2, 3, 2, 5, 6, seed=2))
+        x, p = random(2, 3, 5, 6, seed=1), problem.g.project(random(2, 3, 2, 5, 6, seed=2))
         assert_close(half.value(x), problem.value(x) / 2)
         assert_close(half.gap(x, p / 2), problem.gap(x, p) / 2)
         assert_close(lmd.guarantees.minimum(half), lmd.guarantees.minimum(problem) / 2, rtol=1e-6, atol=0)
 
     def test_strong_convexity(self):
         problem = make("denoising", halved=True)
-        assert (problem.data_strong_convexity, float(problem.strong_convexity)) == (1, 1)
-        assert make("denoising").data_strong_convexity == 2
-        assert make("inpainting").data_strong_convexity is None and make("inpainting").strong_convexity is None
+        assert (problem.f.strong_convexity, float(problem.strong_convexity)) == (1, 1)
+        assert make("denoising").f.strong_convexity == 2
+        assert make("inpainting").f.strong_convexity is None and make("inpainting").strong_convexity is None
 
     @FORMS
     def test_training_can_differentiate_through_values_and_subgradients(self, isotropic):
@@ -196,7 +192,7 @@ class TestDenoising:
         assert torch.autograd.gradcheck(lambda p: problem.dual_value(p), p)
         zero = torch.zeros(2, 1, 3, 4, dtype=torch.float64, requires_grad=True)
         (slope,) = torch.autograd.grad(
-            problem.value(zero - zero).sum() + problem.project_dual(problem.operator(zero)).sum(), zero
+            problem.value(zero - zero).sum() + problem.g.project(problem.operator(zero)).sum(), zero
         )
         assert bool(torch.isfinite(slope).all())
 
@@ -224,7 +220,7 @@ class TestInpainting:
             problem = make("inpainting", isotropic=isotropic)
             for seed in range(20):
                 x = 2 * random(2, 3, 5, 6, seed=seed)
-                inside = torch.minimum(torch.maximum(x, problem.low), problem.high)
+                inside = torch.minimum(torch.maximum(x, problem.f.low), problem.f.high)
                 assert bool((problem.value(inside) <= problem.value(x)).all())
 
     def test_with_every_pixel_kept_it_is_denoising(self):

@@ -1,5 +1,6 @@
 """Every solver of the package and of the zoo, bare and guarded, in the conformance suite; and the suite itself."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -25,16 +26,14 @@ from lmd.problems import (
 )
 from lmd.problems.simplex import SquaredDistance
 from lmd.reproduction import recipes
-from lmd.solvers.classical.circulant_admm import CirculantADMM
+from lmd.solvers.classical.admm import CirculantADMM
 from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.classical.qp_interior_point import QPInteriorPoint
 from lmd.solvers.initialisers import NetworkInitialiser
 from lmd.solvers.learned.gradient import (
-    DenseMetric,
-    DiagonalMetric,
     LearnedBlockNewton,
     LearnedGradient,
-    LearnedQuasiNewton,
+    Metric,
 )
 from lmd.solvers.wrappers import Averaged, NoWorseThanStart, Sequential, WithInitialiser
 from lmd.terms import L1, Huber, Shifted
@@ -142,25 +141,24 @@ SOLVERS = {
     "Averaged learned": (lambda: rough(Averaged(solvers.RelaxedPDHG(3))), "inpainting in colour"),
     "Averaged PDHG": (lambda: Averaged(solvers.PDHG()), "tomography"),
     "CirculantADMM": (lambda: CirculantADMM(), "deblurring"),
-    "CirculantADMM on sinograms": (lambda: CirculantADMM(), "tomography"),
     "ProximalGradient": (lambda: solvers.ProximalGradient(), "penalised"),
     "ProximalGradient on a simplex": (lambda: solvers.ProximalGradient(), "simplex"),
     "QPInteriorPoint": (lambda: QPInteriorPoint(), "quadratic program"),
     "QPInteriorPoint with matrices for each": (lambda: QPInteriorPoint(), "box"),
     "ADMM": (lambda: solvers.ADMM(), "quadratic program"),
-    "ADMM learned": (lambda: rough(solvers.ADMM(3, 8)), "signals"),
-    "ADMM with blocks": (lambda: rough(solvers.ADMM(3, blocks=[4, 2])), "quadratic program"),
-    "ADMM with matrices for each": (lambda: rough(solvers.ADMM(2)), "box"),
+    "ADMM learned": (lambda: rough(solvers.ADMM([1, 2])), "signals"),
+    "ADMM with blocks": (lambda: rough(solvers.ADMM([1, 2], blocks=[4, 2])), "quadratic program"),
+    "ADMM with matrices for each": (lambda: rough(solvers.ADMM([1])), "box"),
     "LearnedGradient": (
-        lambda: rough(LearnedGradient(DiagonalMetric(2), 3)),
+        lambda: rough(LearnedGradient(Metric(2, dense=False), 3)),
         "least squares",
     ),
     "LearnedGradient on a simplex": (
-        lambda: rough(LearnedGradient(DiagonalMetric(4), 2)),
+        lambda: rough(LearnedGradient(Metric(4, dense=False), 2)),
         "simplex",
     ),
-    "LearnedQuasiNewton": (
-        lambda: rough(LearnedQuasiNewton(DiagonalMetric(2), 2)),
+    "LearnedGradient with memory": (
+        lambda: rough(LearnedGradient(Metric(2, dense=False), 2, memory=8)),
         "least squares",
     ),
     "WithInitialiser": (
@@ -168,7 +166,7 @@ SOLVERS = {
         "signals",
     ),
     "Sequential": (
-        lambda: Sequential(LearnedGradient(DenseMetric(2), 2), solvers.LBFGS()),
+        lambda: Sequential(LearnedGradient(Metric(2), 2), solvers.LBFGS()),
         "least squares",
     ),
     "GradientDescent": (lambda: solvers.GradientDescent(0.05), "least squares"),
@@ -231,6 +229,15 @@ TRAINED = {name: (lambda name=name: zoo.load(name), ZOO[task]) for name, task in
 CASES = {**SOLVERS, **TRAINED}
 
 
+@contextmanager
+def compiled(build):
+    """One of the builds of the kernels, or none of them."""
+    code = None if build is None else kernels.load(build)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "library", lambda: code)
+        yield
+
+
 class Conformance(SolverConformance):
     """A solver and a problem from the tables above, certified."""
 
@@ -264,6 +271,29 @@ class Conformance(SolverConformance):
 
     def run(self, solver, problem, x0, iterations):
         return lmd.run(solver, problem, x0, iterations)
+
+    def advanced(self, data):
+        """The points after all iterations at once."""
+        problem, x0, solver = self._begin(data)
+        with torch.no_grad():
+            state = solver.advance(problem, solver.init(problem, x0), self.iterations)
+        return {"x": state.x} | ({} if getattr(state, "dual", None) is None else {"dual": state.dual})
+
+    def test_the_kernels_do_not_matter(self):
+        data = self.data(F32)
+        with compiled(None):
+            expected, points = self._solve(data), self.advanced(data)
+        for build in kernels.BUILDS.get(torch.backends.cpu.get_cpu_capability(), (kernels.PLAIN)):
+            with compiled(build):
+                self._same(self._solve(data), expected, build)
+                self._same(self.advanced(data), points, f"{build}, all steps at once")
+
+    def test_the_threads_do_not_matter(self, threads):
+        data = self.data(F32)
+        with threads(1):
+            expected = self.advanced(data)
+        with threads(2):
+            self._same(self.advanced(data), expected, "two threads")
 
 
 UNGUARDED = {"simplex", "penalised", "classifier"}
@@ -365,7 +395,7 @@ WRONG_SOLVERS = [
     ("a traceback", {"init": lambda self, problem, x0: [][0]}, "a_solver_of_another_dtype", (F32,)),
     ("mixed", step(lambda x, before: x - 0.1 * x.mean()), "an_instance_of_a_batch", (F64,)),
     ("late", {"advance": one_step_late}, "many_steps_at_once", (F64,)),
-    ("threads", step(lambda x, before: x + 0.01 * (torch.get_num_threads() > 1)), "the_threads", ()),
+    ("threads", step(lambda x, before: x + 0.01 * (torch.get_num_threads() > 1)), "the_threads", ("threads",)),
     ("kernels", step(lambda x, before: x + 0.01 * (kernels.library() is not None)), "the_kernels", ()),
 ]
 
@@ -378,8 +408,8 @@ def named(suite, name):
 @pytest.mark.parametrize(
     ("change", "name", "arguments"), [row[1:] for row in WRONG_SOLVERS], ids=[row[0] for row in WRONG_SOLVERS]
 )
-def test_a_solver_that_is_wrong_is_noticed(change, name, arguments):
-    suite = Plain()
+def test_a_solver_that_is_wrong_is_noticed(change, name, arguments, threads):
+    suite, arguments = Plain(), [threads if given == "threads" else given for given in arguments]
     named(suite, name)(*arguments)  # right before it is made wrong
     suite.kind = type("Wrong", (solvers.GradientDescent,), change)
     with pytest.raises((AssertionError, IndexError)):

@@ -11,7 +11,7 @@ from lmd.problems import Lasso, TVDeblurring, TVDenoising, TVInpainting
 from lmd.problems.image_families import random_masks
 from lmd.solvers import FGP, PDHG, LearnedDual, LearnedFGP, LearnedPDHG, LearnedSaddle
 
-METHODS = ("tilted_minimiser", "data_prox", "data_gradient", "dual_from")
+METHODS, METHODS_OF_F = ("data_gradient", "dual_from"), ("tilted_minimiser", "prox")
 
 
 class Counted:
@@ -30,6 +30,18 @@ class Counted:
     def adjoint(self, z):
         self.calls["adjoint"] += 1
         return self.operator.adjoint(z)
+
+
+class CountedTerm:
+    """A term that counts how often each of some methods is called."""
+
+    def __init__(self, term, calls):
+        self.term, self.calls = term, calls
+
+    def __getattr__(self, name):
+        if name in METHODS_OF_F:
+            self.calls[name] += 1
+        return getattr(self.term, name)
 
 
 def counting(problem):
@@ -51,7 +63,7 @@ def counting(problem):
     differences, kind = getattr(problem, "differences", None), type(problem)
     if differences is not None:
         problem.__class__ = type(kind.__name__, (kind,), {"differences": Counted(differences, calls)})
-    problem.operator = Counted(problem.operator, calls)
+    problem.operator, problem.f = Counted(problem.operator, calls), CountedTerm(problem.f, calls)
     return problem, calls
 
 

@@ -10,7 +10,7 @@ from lmd.errors import FileError, InputError
 from lmd.mirrors import Entropic, OneLayer, Quadratic
 from lmd.solvers import Adam, BestSoFar, GradientDescent, LearnedMirrorDescent, MirrorDescent, load, save
 from lmd.solvers.saving import SOLVER_FILE, WEIGHTS_FILE, load_weights
-from lmd.solvers.steps import DecayingSteps
+from lmd.solvers.steps import FixedSteps
 
 
 def trained(dtype=torch.float32):
@@ -31,8 +31,8 @@ def folder(tmp_path):
         trained(),
         trained(torch.float64),
         BestSoFar(trained()),
-        GradientDescent(DecayingSteps(0.1)),
-        Adam(0.1, (0.5, 0.9)),
+        GradientDescent(FixedSteps(0.1, 0.5)),
+        Adam(0.1),
         MirrorDescent(Quadratic(2), 0.05),
     ],
     ids=["learned", "float64", "wrapped", "gradient", "adam", "mirror"],

@@ -11,19 +11,19 @@ from lmd.errors import InputError
 from lmd.mirrors import Euclidean
 from lmd.problems import LeastSquares
 from lmd.solvers import GradientDescent, LearnedMirrorDescent, LearnedSteps
-from lmd.solvers.steps import EXTENSIONS, ConstantSteps, DecayingSteps, as_steps
+from lmd.solvers.steps import EXTENSIONS, FixedSteps, as_steps
 
 positive = st.floats(1e-6, 1e3)
 
 
 @given(positive, st.integers(0, 10_000))
 def test_constant(size, k):
-    assert ConstantSteps(size)(k) == size
+    assert FixedSteps(size)(k) == size
 
 
 @given(positive, st.floats(0.1, 2), st.integers(0, 1000))
 def test_decaying(size, power, k):
-    assert DecayingSteps(size, power)(k) == pytest.approx(size / (k + 1) ** power)
+    assert FixedSteps(size, power)(k) == pytest.approx(size / (k + 1) ** power)
 
 
 def learned(sizes, extension, power=1.0):
@@ -108,8 +108,8 @@ class TestConstraint:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ConstantSteps(0), "size: got 0"),
-        (lambda: DecayingSteps(0.1, 0), "power: got 0"),
+        (lambda: FixedSteps(0), "size: got 0"),
+        (lambda: FixedSteps(0.1, -1), "power: got -1"),
         (lambda: LearnedSteps(0), "iterations: got 0"),
         (lambda: LearnedSteps(3, 0.5), r"initial: got 0.5, expected a step inside the interval \(0.001, 0.1\)"),
         (lambda: LearnedSteps(3, 0.05, (-0.1, 0.1)), r"interval: got \(-0.1, 0.1\), .* 0 <= low < high"),
@@ -127,6 +127,6 @@ def test_bad_arguments(make, words):
 
 
 def test_as_steps():
-    rule = DecayingSteps(0.1)
+    rule = FixedSteps(0.1, 0.5)
     assert as_steps(rule) is rule
     assert as_steps(2)(0) == 2.0

@@ -7,7 +7,7 @@ import torch
 import lmd
 from lmd.problems import LeastSquares, TVDenoising
 from lmd.solvers import FGP, GradientDescent, Status
-from lmd.solvers.stopping import GapSchedule, Residual, StoppingRule, Target, Tolerance
+from lmd.solvers.stopping import GapSchedule, StoppingRule, Target, Tolerance
 
 
 def squares():
@@ -16,8 +16,8 @@ def squares():
 
 def test_the_arguments_of_run_are_such_rules():
     problem, x0 = squares()
-    named = lmd.run(GradientDescent(0.1), problem, x0.double(), 200, target_value=0.5, residual_tolerance=1e-3)
-    given = lmd.run(GradientDescent(0.1), problem, x0.double(), 200, stop=(Target(0.5), Residual(1e-3)))
+    named = lmd.run(GradientDescent(0.1), problem, x0.double(), 200, target_value=0.5)
+    given = lmd.run(GradientDescent(0.1), problem, x0.double(), 200, stop=[Target(0.5)])
     assert given.status == named.status and torch.equal(given.x, named.x)
     assert given.iterations.tolist() == named.iterations.tolist()
 

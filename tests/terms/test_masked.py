@@ -12,7 +12,7 @@ def counts(batch, dtype, generator):
 
 
 def mask_of(batch, generator):
-    mask = (torch.rand(batch, 1, 3, generator=generator) < 0.6).float()
+    mask = (torch.rand(batch, 1, 3, dtype=torch.float32, generator=generator) < 0.6).float()
     mask[..., 0], mask[..., 1] = 1, 0
     return mask
 

@@ -53,7 +53,7 @@ def test_norms_are_the_regulariser_of_denoising(isotropic):
     weight = torch.tensor([0.3, 0.8], dtype=torch.float64)
     problem = TVDenoising(x, weight, isotropic=isotropic)
     term = GroupNorm(weight, axes=2) if isotropic else L1(weight)
-    p, q = term.project(p), problem.project_dual(p)
+    p, q = term.project(p), problem.g.project(p)
     assert torch.equal(p, q)
     torch.testing.assert_close(term.value(z), problem.g.value(z))
 

@@ -11,7 +11,7 @@ from lmd.terms import L1, Absolute, Box, GroupNorm, Hinge, Huber, KullbackLeible
 from lmd.terms.base import inner, size_of
 from lmd.terms.domains import project_simplex
 from lmd.terms.squares import MaskedSquares
-from lmd.terms.stacked import Stacked
+from lmd.terms.wrappers import Stacked
 
 F64 = torch.float64
 SHAPE = (3, 2, 4)

@@ -5,7 +5,7 @@ from lmd.errors import InputError
 from lmd.operators import gaussian_kernel
 from lmd.problems import TVDeblurring
 from lmd.terms import L1, Absolute, GroupNorm, Squares
-from lmd.terms.stacked import Stacked
+from lmd.terms.wrappers import Stacked
 from lmd.testing.terms import OFFSET, TermConformance, normal, units
 
 
@@ -47,12 +47,12 @@ def test_it_is_the_regulariser_of_deblurring():
     term = Stacked((L1(0.4), Squares(y)), ((1, 2, 6, 5), (1, 6, 5)), (1.0, 0.3))
     z, p = (torch.randn(2, 90, generator=generator, dtype=torch.float64) for _ in range(2))
     theirs = [z.clone(), p.clone()]
-    p, q = term.project(p), problem.project_dual(theirs[1])
+    p, q = term.project(p), problem.g.project(theirs[1])
     torch.testing.assert_close(p, q)
     torch.testing.assert_close(term.value(z), problem.g.value(theirs[0]))
     torch.testing.assert_close(term.conjugate(p), problem.g.conjugate(q))
     torch.testing.assert_close(term.residual(z, p), problem.g.residual(theirs[0], q))
-    torch.testing.assert_close(term.conjugate_prox(z, 0.7), problem.dual_prox(theirs[0], 0.7))
+    torch.testing.assert_close(term.conjugate_prox(z, 0.7), problem.g.conjugate_prox(theirs[0], 0.7))
 
 
 def test_parts_are_views():
@@ -70,8 +70,8 @@ def test_constants_are_those_of_the_weakest_part():
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(InputError, match="terms: got 1 terms, 2 shapes, 1 scales, expected as many of each"):
-        Stacked((L1(),), ((1,), (2,)))
+    with pytest.raises(InputError, match="scales: got 2 of them, expected 1, one for each part"):
+        Stacked((L1(),), ((1,),), (1.0, 2.0))
     with pytest.raises(InputError, match=r"z: got shape \(2, 3\), expected shape \(B, 2\)"):
         Stacked((L1(),), ((2,),)).value(torch.zeros(2, 3))
 

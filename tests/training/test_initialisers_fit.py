@@ -5,8 +5,7 @@ import torch
 
 from lmd.problems import ControlFamily
 from lmd.solvers import ADMM
-from lmd.training.instances import Instances, draw
-from lmd.training.measure import quantile
+from lmd.training.instances import Instances, draw, quantile
 from lmd.training.proposals import ClassInfo, propose_initialisers
 from lmd.training.tuning import fit_initialisers_
 
@@ -19,7 +18,7 @@ def control():
 @pytest.fixture
 def proposed(control):
     info = ClassInfo(control)
-    return propose_initialisers(info, {"ADMM": ADMM(1, info.size).precompute_(control.problem, control.x0)})
+    return propose_initialisers(info, {"ADMM": ADMM()})
 
 
 def gap(solver, instances):

@@ -15,12 +15,12 @@ from lmd.cli.program import main
 from lmd.errors import InputError, TrainingWarning
 from lmd.guarantees import Monitor, Promise
 from lmd.problems import ControlFamily, Family, LeastSquares, Problem
+from lmd.reproduction.experiments.check import import_family
+from lmd.reproduction.experiments.tour import card_rows
 from lmd.solvers import GradientDescent
 from lmd.terms import Box
-from lmd.training.card import card_rows
-from lmd.training.instances import Instances, draw, family_named
+from lmd.training.instances import Instances, draw
 from lmd.training.learn import _Learning
-from lmd.training.measure import Speed
 from lmd.training.proposals import Grid
 
 settings, tuning = (importlib.import_module(f"lmd.training.{name}") for name in ("learn", "tuning"))
@@ -31,7 +31,7 @@ import importlib
 
 settings = importlib.import_module("lmd.training.learn")
 settings.N_TRAINING, settings.N_VALIDATION, settings.N_TEST, settings.N_PROMISE = 40, 20, 20, 60
-settings.N_RUNGS, settings.MAX_TRAINING_FACTOR = 2, 1
+settings.N_RUNGS, settings.MAX_TRAINING_FACTOR, settings.DIVISOR = 2, 1, 1
 settings.MIN_UPDATES, settings.MAX_UPDATES, settings.MAX_INITIALISER_UPDATES = 2, 10, 120
 tuning = importlib.import_module("lmd.training.tuning")
 settings.N_TIMED_UPDATES = tuning.N_TIMED_UPDATES = tuning.N_TAIL_TRIALS = 1
@@ -172,7 +172,7 @@ def test_instances_are_drawn_one_by_one_and_no_two_share_a_seed():
             return Bowl(torch.randn(batch, 3, generator=generator), bend), torch.zeros(batch, 3)
 
     run = object.__new__(_Learning)
-    run.family, run.seed, run.like = Shared(), 0, torch.zeros(1, 3)
+    run.family, run.seed, run.like, run.divisor = Shared(), 0, torch.zeros(1, 3), 1
     assert len(run._draw_separately(20, 3)) == 20
     validation = run._draw_evaluation(20, 1)
     assert not run.is_stackable and len({each.problem.bend for each in validation}) == settings.MAX_BATCHES
@@ -289,11 +289,11 @@ def test_families_by_name(monkeypatch, tmp_path):
         "from lmd.problems import ControlFamily\nmade = ControlFamily()\nx = 1\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert isinstance(family_named("my_own_module:ControlFamily"), ControlFamily)
-    assert isinstance(family_named("my_own_module:made"), ControlFamily)
+    assert isinstance(import_family("my_own_module:ControlFamily"), ControlFamily)
+    assert isinstance(import_family("my_own_module:made"), ControlFamily)
     for name in ("my_own_module:x", "my_own_module:y", "my_own_module", "no_such_module:x"):
         with pytest.raises(InputError, match="family"):
-            family_named(name)
+            import_family(name)
 
 
 def test_where_a_closed_form_is_known_it_is_what_is_compared_with():
@@ -328,7 +328,7 @@ def test_killed_at_any_moment_the_command_line_ends_with_the_same_solver(monkeyp
     killed_while_training(tmp_path)
     (tmp_path / "whole").mkdir()
     shutil.copy(tmp_path / "run" / "learn.json", tmp_path / "whole")  # what was measured, and nothing else
-    family = family_named("my_control:family")
+    family = import_family("my_control:family")
     for moment in ("where to start", "round 2"):
         with pytest.raises(KilledError):
             lmd.learn(family, minutes=1, out="run", resume=True, progress=kill_at(moment))
@@ -345,7 +345,7 @@ def test_what_the_clock_says_decides_and_nothing_else_does(monkeypatch):
     """Two runs by one seed and one clock are the same to the last number."""
     monkeypatch.setattr(tuning.Trainer, "update_seconds", lambda self, solver: (0.01, 0.001))
     monkeypatch.setattr(_Learning, "_initialiser_seconds", lambda self, solver, wanted: 0.01)
-    monkeypatch.setattr(settings, "speed", lambda solver, *rest: Speed(0.01, 0.1))
+    monkeypatch.setattr(settings, "speed", lambda solver, *rest: {"start": 0.01, "each": 0.1})
     one, two = (lmd.learn(Bowls(), minutes=1) for _ in range(2))
     assert one.card["learned"] and one.card["tried"] == two.card["tried"] and same(one, two)
 

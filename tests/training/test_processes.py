@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmd.core.files import read_tensors
-from lmd.training.distributed import Processes
+from lmd.training.train import Processes
 
 WORKER = Path(__file__).with_name("worker.py")
 

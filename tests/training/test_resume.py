@@ -15,7 +15,6 @@ import lmd
 from lmd import InputError
 from lmd.core.files import read_json, read_tensors
 from lmd.errors import FileError
-from lmd.training.log import TIMING
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -30,7 +29,7 @@ def tensors_of(folder):
 
 def log_of(folder):
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in TIMING} for line in lines]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def killed(tmp_path_factory):
 def test_a_run_that_was_killed_ends_in_the_same_bits(killed, name):
     assert read_json(killed / "kills.json") >= 20
     assert tensors_of(killed / name) == tensors_of(killed / "whole")
-    assert len(tensors_of(killed / "whole")) == 1 + 2 * 3
+    assert len(tensors_of(killed / "whole")) == 1 + 2
     assert log_of(killed / name) == log_of(killed / "whole")
     assert [line["updates"] for line in log_of(killed / name)][-1] == 60
     assert files_of(killed / name) == files_of(killed / "whole")  # and nothing half-written is left behind
@@ -63,10 +62,12 @@ def test_a_run_that_was_killed_ends_in_the_same_bits(killed, name):
 
 def test_the_folder_of_a_run(worker, train, tmp_path):
     result = train()
-    assert [name for name in files_of(tmp_path / "run") if "/" not in name or name.count("/") == 1] == [
+    assert files_of(tmp_path / "run") == [
         "checkpoints",
-        "checkpoints/updates-00000014",
-        "checkpoints/updates-00000020",
+        "checkpoints/updates-00000014.json",
+        "checkpoints/updates-00000014.safetensors",
+        "checkpoints/updates-00000020.json",
+        "checkpoints/updates-00000020.safetensors",
         "log.jsonl",
         "solver.json",
         "weights.safetensors",
@@ -74,9 +75,7 @@ def test_the_folder_of_a_run(worker, train, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert lines == list(result.records)
     assert [line["updates"] for line in lines] == [0, 3, 6, 9, 10, 12, 15, 18, 20]
-    assert {"loss", "value", "inconsistency", "learning_rate", "updates_per_second", "validation_loss"} <= set(
-        lines[-1]
-    )
+    assert {"loss", "value", "inconsistency", "learning_rate", "seconds", "validation_loss"} <= set(lines[-1])
     loaded = lmd.solvers.load(tmp_path / "run")
     assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), result.solver.parameters(), strict=True))
     card = read_json(tmp_path / "run" / "solver.json")["card"]["training"]
@@ -87,9 +86,9 @@ def test_the_folder_of_a_run(worker, train, tmp_path):
 def test_without_validation_the_last_weights_are_exported(train, tmp_path):
     train(validate_every=0)
     exported = read_tensors(tmp_path / "run" / "weights.safetensors")
-    last = read_tensors(tmp_path / "run" / "checkpoints" / "updates-00000020" / "weights.safetensors")
-    assert all(torch.equal(exported[name], last[name]) for name in last)
-    assert read_tensors(tmp_path / "run" / "checkpoints" / "updates-00000020" / "best.safetensors") == {}
+    last = read_tensors(tmp_path / "run" / "checkpoints" / "updates-00000020.safetensors")
+    assert all(torch.equal(tensor, last[f"weights/{name}"]) for name, tensor in exported.items())
+    assert not any(name.startswith("best/") for name in last)
 
 
 def test_the_weights_come_from_the_checkpoint_and_not_from_the_solver(worker, train, tmp_path):
@@ -111,9 +110,8 @@ def test_a_run_can_be_prolonged_and_its_checkpoints_spaced_anew(train, tmp_path)
     result = train("short", updates=40, resume=True, checkpoint_every=1000, recompute=True)
     assert result.updates == 40
     assert result.records[-1]["updates"] == 40
-    for name in ("weights", "optimiser", "best"):
-        path = f"checkpoints/updates-00000040/{name}.safetensors"
-        assert tensors_of(tmp_path / "short")[path] == tensors_of(tmp_path / "long")[path]
+    path = "checkpoints/updates-00000040.safetensors"
+    assert tensors_of(tmp_path / "short")[path] == tensors_of(tmp_path / "long")[path]
 
 
 def test_a_finished_run_is_answered_from_its_folder(train):
@@ -179,22 +177,17 @@ def test_more_updates_would_change_a_cosine_schedule(train):
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("weights.safetensors", "cut"),
-        ("weights.safetensors", "older"),
-        ("best.safetensors", "missing"),
-        ("state.json", "cut"),
-    ],
+    ("ending", "damage"),
+    [("safetensors", "cut"), ("safetensors", "older"), ("safetensors", "missing"), ("json", "cut")],
 )
-def test_a_damaged_checkpoint_is_passed_over(train, tmp_path, name, damage):
+def test_a_damaged_checkpoint_is_passed_over(train, tmp_path, ending, damage):
     train("whole")
     train("damaged")
-    path = tmp_path / "damaged" / "checkpoints" / "updates-00000020" / name
+    path = tmp_path / "damaged" / "checkpoints" / f"updates-00000020.{ending}"
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-9])
     elif damage == "older":
-        path.write_bytes((path.parents[1] / "updates-00000014" / name).read_bytes())
+        path.write_bytes(path.with_stem("updates-00000014").read_bytes())
     else:
         path.unlink()
     train("damaged", resume=True)
@@ -204,7 +197,7 @@ def test_a_damaged_checkpoint_is_passed_over(train, tmp_path, name, damage):
 
 def test_when_every_checkpoint_is_damaged_it_is_said_and_nothing_is_lost(train, tmp_path):
     train()
-    for path in (tmp_path / "run").glob("checkpoints/*/weights.safetensors"):
+    for path in (tmp_path / "run").glob("checkpoints/*.safetensors"):
         path.write_bytes(b"no tensors")
     before = files_of(tmp_path / "run")
     with pytest.raises(FileError, match="where every checkpoint is damaged"):
@@ -220,37 +213,30 @@ def test_when_every_checkpoint_is_damaged_it_is_said_and_nothing_is_lost(train, 
         ("settings", []),
         ("best", {"updates": 1}),
         ("sha256", "x"),
-        ("log_bytes", "9"),
-        ("seconds", {}),
+        ("checksum", None),
     ],
 )
 def test_a_state_of_other_types_is_no_checkpoint(train, tmp_path, key, value):
     train()
-    for path in (tmp_path / "run").glob("checkpoints/*/state.json"):
+    for path in (tmp_path / "run").glob("checkpoints/*.json"):
         path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(FileError, match="where every checkpoint is damaged"):
         train(resume=True)
 
 
-@pytest.mark.parametrize("content", [b"\xff", b"[1]", b"{}", b"{", b"["], ids=repr)
-def test_a_log_of_something_else_is_noticed(train, tmp_path, content):
-    train()
-    log = (tmp_path / "run" / "log.jsonl").read_bytes()
-    (tmp_path / "run" / "log.jsonl").write_bytes(content + b"\n" + log[len(content) + 1 :])
-    with pytest.raises(FileError, match=r"^log: got .*log\.jsonl, damaged.*, expected one JSON object per line"):
-        train(resume=True)
+@pytest.mark.parametrize("content", [b"", b"\xff\n", b"{}\n", b"[" * 9999])
+def test_a_damaged_log_is_written_again(train, tmp_path, content):
+    train("whole")
+    train(callback=lambda record: record["updates"] == 10)
+    (tmp_path / "run" / "log.jsonl").write_bytes(content)
+    train(resume=True)
+    assert log_of(tmp_path / "run") == log_of(tmp_path / "whole")
 
 
 def test_a_changed_number_is_noticed(train, tmp_path):
     train()
-    log = tmp_path / "run" / "log.jsonl"
-    text = log.read_text()
-    log.write_text(text.replace('"skipped": 0', '"skipped": 1', 1))
-    with pytest.raises(FileError, match=r"^log: got .*log\.jsonl, damaged: its checksum"):
-        train(resume=True)
-    log.write_text(text)
-    for path in (tmp_path / "run").glob("checkpoints/*/state.json"):
-        path.write_text(path.read_text().replace('"skipped": 0', '"skipped": 1'))
+    for path in (tmp_path / "run").glob("checkpoints/*.json"):
+        path.write_text(path.read_text().replace('"skipped": 0', '"skipped": 1', 1))
     with pytest.raises(FileError, match="where every checkpoint is damaged"):
         train(resume=True)
 
@@ -283,34 +269,26 @@ class TestOneRunAtATime:
             train(callback=fail)
         with pytest.raises(InputError, match="learning_rate"):
             train(resume=True, learning_rate=0.5)
-        assert not (tmp_path / "run" / ".lock").exists()
         assert train(resume=True).updates == 20
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "best.safetensors", "state.json"])
-def test_a_full_disk_leaves_no_half_checkpoint(train, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("ending", ["safetensors", "json"])
+def test_a_full_disk_leaves_no_half_checkpoint(train, tmp_path, monkeypatch, ending):
     train(callback=lambda record: record["updates"] == 10)
     before = files_of(tmp_path / "run")
     replace = os.replace
 
     def full(source, target):
-        if Path(target).name == name and "checkpoints" in str(target):
+        if Path(target).suffix == f".{ending}" and "checkpoints" in str(target):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(FileError, match=rf"{name} \(No space left on device\)"):
+    with pytest.raises(FileError, match=rf"{ending} \(No space left on device\)"):
         train(resume=True)
     assert files_of(tmp_path / "run") == before
     monkeypatch.undo()
     assert train(resume=True).updates == 20
-
-
-def test_a_log_that_lost_lines_is_noticed(train, tmp_path):
-    train()
-    (tmp_path / "run" / "log.jsonl").write_text("")
-    with pytest.raises(FileError, match=r"log: got .*log.jsonl, shorter than its checkpoint says"):
-        train(resume=True)
 
 
 def test_a_folder_that_cannot_be_written_is_named(train, tmp_path):
@@ -319,7 +297,7 @@ def test_a_folder_that_cannot_be_written_is_named(train, tmp_path):
         train()
 
 
-@pytest.mark.parametrize("call", ["mkdir", "rename", "fsync", "open"])
+@pytest.mark.parametrize("call", ["mkdir", "replace", "fsync", "open"])
 def test_what_the_disk_refuses_is_one_line_and_the_run_goes_on(train, tmp_path, monkeypatch, call):
     whole = train("whole")
     real, count = getattr(os, call), iter(range(10**6))

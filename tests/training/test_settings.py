@@ -17,7 +17,7 @@ from lmd.training.settings import training_seed, validation_seed
         ("value_weights", "first", "one of all, last"),
         ("value_weights", [1.0, -1.0], "numbers of 0 or more"),
         ("value_weights", [0.0, 0.0], "not all of them 0"),
-        ("value_weights", ["1"], "a list of finite numbers"),
+        ("value_weights", ["1"], "finite numbers of 0 or more"),
         ("consistency_weight", -1.0, "a number of 0 or more"),
         ("consistency_at", "everywhere", "one of iterates, start, all"),
         ("clip_gradient", 0.0, "a positive number"),

@@ -7,11 +7,11 @@ import lmd
 from lmd import kernels
 from lmd.problems import TVDenoising, TVModel
 from lmd.solvers import LearnedFGP
-from lmd.solvers.learned.dual import PLACES
+from lmd.solvers.learned.primal_dual import PLACES
 from lmd.terms import Squares
 from lmd.tv import match
-from lmd.tv.denoising import Denoising
-from lmd.tv.schedules import Schedule, Table
+from lmd.tv.plans import Denoising
+from lmd.tv.schedules import Schedule, table_of
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
 
@@ -33,7 +33,7 @@ def coupled(y, weight=0.3, isotropic=False):
 def is_proven(problem, result, tolerance):
     """Whether the relative gap of an answer, in float64, is within the tolerance; no value is below 0."""
     exact = problem.double()
-    value, gap = exact.certified_gap(result.x.double(), exact.project_dual(result.dual.double()))
+    value, gap = exact.certified_gap(result.x.double(), exact.g.project(result.dual.double()))
     return bool(((gap <= tolerance * (value - gap)) | (value == 0)).all())
 
 
@@ -47,7 +47,7 @@ def test_iterations_are_those_of_pytorch(shape, dtype, isotropic):
     problem, solver = coupled(images(shape, dtype), weight, isotropic), LearnedFGP(37).to(dtype)
     with torch.no_grad():
         expected = solver.advance(problem, solver.init(problem, problem.start()), 37)
-    table = Table([Schedule(solver.numbers.detach().double(), False, [[-100.0] * PLACES] * kernels.module().FORMS)])
+    table = table_of([Schedule(solver.numbers.detach().double(), False, [[-100.0] * PLACES] * kernels.library().FORMS)])
     found = match(problem, 1e-3).solve(1e30, 100, None, table=table)
     room = 200 * torch.finfo(dtype).eps
     assert torch.allclose(found.x, expected.x, rtol=0, atol=room)
@@ -109,7 +109,7 @@ def test_one_channel_is_not_coupled_to_anything(isotropic, dtype):
 
 
 def test_more_channels_than_are_compiled_for_and_maps_are_solved_elsewhere():
-    y = images((1, kernels.module().MAX_COUPLED + 1, 12, 10))
+    y = images((1, kernels.library().MAX_COUPLED + 1, 12, 10))
     for problem in (coupled(y), coupled(y[:, :3], torch.full((1, 1, 12, 10), 0.3))):
         assert not isinstance(match(problem, 1e-3), Denoising)
         assert lmd.solve(problem, 1e-3).status[0].name == "TOLERANCE_REACHED"
@@ -122,3 +122,8 @@ def test_regions_are_flat_in_all_channels(isotropic):
     result = lmd.solve(coupled(y, 3.0, isotropic), 1e-6)
     numbers = [len(plane.unique()) for plane in result.x[0]]
     assert max(numbers) < y[0, 0].numel() / 4 and len(set(numbers)) == 1
+
+
+def test_denoising_has_the_same_objective_as_the_model() -> None:
+    y = images((2, 3, 9, 7))
+    assert torch.equal(TVDenoising(y, 0.3, coupled=True).value(y), coupled(y).value(y))

@@ -7,7 +7,6 @@ import lmd
 from lmd import kernels
 from lmd.problems import TVInpainting
 from lmd.solvers import RelaxedPDHG
-from lmd.tv import inpainting as engine
 from lmd.tv import match
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="there are no compiled kernels here")
@@ -76,7 +75,7 @@ def test_an_instance_of_a_batch_is_solved_as_alone():
 
 
 def test_threads_change_nothing(monkeypatch):
-    monkeypatch.setattr(engine, "MIN_PIXELS_FOR_THREADS", 0)
+    monkeypatch.setattr(kernels, "SMALL", 0)
     problem, before = inpainting(F32, size=(1, 3, 30, 20)), torch.get_num_threads()
     try:
         torch.set_num_threads(1)

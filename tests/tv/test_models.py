@@ -13,8 +13,8 @@ from lmd.terms import Absolute, Huber, KullbackLeibler, Squares
 from lmd.terms.squares import MaskedSquares
 from lmd.terms.wrappers import Boxed
 from lmd.tv import PrimalDual, match, schedules
-from lmd.tv.matching import joint_of, misfit_model_of, second_order_of
-from lmd.tv.models import MIN_TOLERANCE, SquaresModel, model_of
+from lmd.tv.plans import MIN_TOLERANCE, SquaresModel, model_of
+from lmd.tv.primal_dual import joint_iterations, misfit_iterations, second_order_iterations
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels here")
 
@@ -105,10 +105,10 @@ def test_a_solve_goes_through_it_and_a_warm_one_begins_where_it_was():
 
 def test_what_it_does_not_serve():
     y = random(*IMAGE)
-    assert not isinstance(match(model("coupled", True, torch.float64), 1e-3), SquaresModel)
-    assert not isinstance(match(model("huber", True), 1e-7), SquaresModel)
+    assert type(match(model("coupled", True, torch.float64), 1e-3)) is not SquaresModel
+    assert type(match(model("huber", True), 1e-7)) is not SquaresModel
     assert isinstance(match(model("huber", True), 1e-3), SquaresModel)
-    assert not isinstance(match(TVModel(Squares(y, 1.0, y), 0.3), 1e-3), SquaresModel)  # weights of entries
+    assert type(match(TVModel(Squares(y, 1.0, y), 0.3), 1e-3)) is not SquaresModel  # weights of entries
     delta = TVModel(Squares(y), 0.3, huber=0.1)
     delta.regularisers = (Huber(0.3, torch.full((2,), 0.1)),)
     assert match(delta, 1e-3) is None
@@ -131,7 +131,7 @@ def test_relaxed_iterations_are_the_eager_ones(name, misfit, isotropic):
     solver = PrimalDual(torch.zeros(12, 3) + torch.tensor([0.0, 0.0, 1.9]))
     with torch.no_grad():
         solver.numbers += 0.1 * (random(12, 3, seed=2) - 0.6)
-        assert misfit_model_of(problem) is not None
+        assert misfit_iterations(problem) is not None
         state = solver.init(problem, problem.start())
         found, eager = solver.advance(problem, state, 30), Solver.advance(solver, problem, state, 30)
     for field in ("x", "dual", "relaxed", "relaxed_dual", "tau", "anchor"):
@@ -158,9 +158,9 @@ def test_relaxed_iterations_do_not_depend_on_threads_and_leave_what_they_start_f
 def test_boxes_that_change_from_pixel_to_pixel_are_left_to_pytorch():
     y = random(1, 1, 5, 6)
     problem = TVModel(Absolute(y), 0.3)
-    problem.f.low = y - 0.1
-    assert misfit_model_of(problem) is None and misfit_model_of(TVModel(Absolute(y), 0.3)) is not None
-    assert misfit_model_of(TVModel(Absolute(y.double()), 0.3)) is None
+    problem.f.box.low = y - 0.1
+    assert misfit_iterations(problem) is None and misfit_iterations(TVModel(Absolute(y), 0.3)) is not None
+    assert misfit_iterations(TVModel(Absolute(y.double()), 0.3)) is None
 
 
 @pytest.mark.parametrize("options", [{}, {"isotropic": True, "spacing": (2.0, 1.0, 1.0)}], ids=["plain", "spacings"])
@@ -196,7 +196,7 @@ def test_a_misfit_behind_an_operator_has_the_eager_iterations(name, monkeypatch)
     with torch.no_grad():
         solver.numbers.add_(0.1 * random(5, 3, seed=7))
         begun = solver.init(problem, problem.start())
-        assert joint_of(problem, begun.relaxed) is not None
+        assert joint_iterations(problem, begun.relaxed) is not None
         state, sums = solver.sum_steps(problem, begun, 60)
         monkeypatch.setattr(kernels, "library", lambda: None)
         eager, eager_sums = solver.sum_steps(problem, begun, 60)
@@ -214,7 +214,7 @@ def test_counts_that_are_lost_have_the_eager_iterations(monkeypatch):
     problem, solver = TVModel(KullbackLeibler(counts), 0.5, forward=Mask(mask), box=(0.0, 40.0)), PrimalDual()
     with torch.no_grad():
         begun = solver.init(problem, problem.start())
-        assert misfit_model_of(problem) is not None
+        assert misfit_iterations(problem) is not None
         state = solver.advance(problem, begun, 50)
         monkeypatch.setattr(kernels, "library", lambda: None)
         eager = solver.advance(problem, begun, 50)
@@ -245,7 +245,7 @@ def test_second_order_has_the_eager_iterations(name, form, size, monkeypatch):
     with torch.no_grad():
         solver.numbers.add_(0.1 * random(5, 3, seed=7))
         begun = solver.init(problem, problem.start())
-        assert second_order_of(problem) is not None
+        assert second_order_iterations(problem) is not None
         state, sums = solver.sum_steps(problem, begun, 40)
         monkeypatch.setattr(kernels, "library", lambda: None)
         eager, eager_sums = solver.sum_steps(problem, begun, 40)
@@ -291,7 +291,7 @@ def test_second_order_of_misfits_that_are_not_compiled_is_solved_all_the_same(ki
     y, mask = random(1, 2, 6, 7), (random(1, 1, 6, 7, seed=3) < 0.7).float()
     terms = {MaskedSquares: MaskedSquares(y, mask), Boxed: Boxed(MaskedSquares(y, mask), 0.0, 1.0)}
     problem = SecondOrderModel(terms[kind], 0.1)
-    assert second_order_of(problem) is None and lmd.solve(problem, 1e-2).status[0].name == "TOLERANCE_REACHED"
+    assert second_order_iterations(problem) is None and lmd.solve(problem, 1e-2).status[0].name == "TOLERANCE_REACHED"
 
 
 def test_squares_in_a_box_keep_it_behind_a_mask():

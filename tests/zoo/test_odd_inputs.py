@@ -68,7 +68,7 @@ def odd_problem(name: str, kind: str, scale: float, seed: int, size: tuple[int, 
     if "inpaint" in name:
         mask = (torch.rand(size, generator=torch.Generator().manual_seed(seed)) < 0.7).float()
         mask[0, 0] = 1  # one pixel has to be kept
-        image_problem: lmd.problems.tv.TVProblem = TVInpainting(images * mask, mask, 0.3)
+        image_problem: lmd.problems.tv.TVModel = TVInpainting(images * mask, mask, 0.3)
     elif name == "deblur-20":
         image_problem = TVDeblurring(images, gaussian_kernel(1.5) if min(size) > 9 else torch.ones(1, 1))
     elif name == "tomography-20":

@@ -76,7 +76,7 @@ def test_the_imaging_solvers_ship_and_solve_images_larger_than_they_were_trained
 def test_the_published_imaging_solvers_have_the_published_size_and_train_at_paper_size_alone() -> None:
     for name in ("denoise-published-10", "inpaint-published-10"):
         mirror = recipes.recipe(name).solver(0).mirror
-        assert (mirror.forward_net.filters, mirror.backward_net.filters) == (60, 75)
+        assert (mirror.forward_net.width, mirror.backward_net.width) == (60, 75)
         with pytest.raises(InputError, match="paper"):
             recipes.train_recipe(name, "quick")
 

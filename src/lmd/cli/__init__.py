@@ -4,7 +4,7 @@ import sys
 
 try:
     from lmd.cli.program import main, program
-except KeyboardInterrupt:  # as everywhere else on the command line: one line, and the exit code of shells
+except KeyboardInterrupt:  # Ctrl-C during the import: print one line and use the exit code of shells
     sys.stderr.write("lmd: interrupted\n")
     sys.exit(130)
 

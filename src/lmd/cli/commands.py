@@ -1,4 +1,4 @@
-"""The small commands of the library: `lmd info`, `lmd import`."""
+"""The commands `lmd info` and `lmd import`."""
 
 from __future__ import annotations
 

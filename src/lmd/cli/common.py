@@ -1,4 +1,4 @@
-"""What the commands share: options, the order of commands, tables and JSON on the screen."""
+"""Shared code of the commands: options, the order of commands, and printing of tables and JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MAX_SEED = 2**32 - 1
 class Integer(click.IntRange):
     """A whole number from `min` to `max`."""
 
-    name = "integer"  # which click says where something is none; "integer range" otherwise
+    name = "integer"  # the name in click's messages, which would otherwise be "integer range"
 
 
 class Number(click.FloatRange):
-    """A number from `min` to `max`, or any."""
+    """A number, from `min` to `max` if they are given."""
 
     name = "number"
 
@@ -41,7 +41,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead 
 
 
 class Ordered(click.Group):
-    """Lists the commands in the order they are defined, which is the order a newcomer meets them in."""
+    """A group that lists its commands in the order of their definition."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -49,7 +49,7 @@ class Ordered(click.Group):
 
 @dataclass(frozen=True)
 class Table:
-    """A heading, column names, and lines of text."""
+    """A table of text: a title, column names, and lines."""
 
     title: str
     columns: tuple[str, ...]
@@ -57,25 +57,25 @@ class Table:
 
 
 def print_table(table: Table) -> None:
-    """Print a table as wide as the screen, or as 110 letters where there is none."""
+    """Print a table with the width of the terminal, or 110 characters if stdout is no terminal."""
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 110)
     with console.capture() as printed:
         console.print(to_rich(table))
-    click.echo(printed.get(), nl=False)  # rich itself ends the program where nobody reads on
+    click.echo(printed.get(), nl=False)  # rich would end the program at a closed pipe
 
 
 def print_json(data: object) -> None:
-    """Print what `json` can write, indented."""
+    """Print `data` as indented JSON."""
     click.echo(json.dumps(data, indent=1))
 
 
 def to_rich(table: Table) -> RichTable:
-    """Return the table for a terminal; columns of figures are set to the right."""
+    """Return the table for a terminal; columns of numbers are aligned to the right."""
     import rich.box
     from rich.table import Table as RichTable
-    from rich.text import Text  # in plain strings rich takes square brackets for markup
+    from rich.text import Text  # unlike plain strings, it may hold square brackets
 
     title = Text(table.title, style="table.title") if table.title else None
     shown: Any = RichTable(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)

@@ -1,4 +1,4 @@
-"""The program: its commands, and what it says and answers when something goes wrong."""
+"""The program `lmd`: its commands, its error messages and its exit codes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lmd import __version__
 from lmd.core.files import check_current_folder
 from lmd.errors import InputError, LmdError
 
-INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
-NO_MEMORY = "can't allocate memory"  # how PyTorch, which has no error of its own for it, begins
-COMMANDS = {  # in the order a newcomer meets them in; imported when they are used
+INTERRUPTED = 130  # the exit code after Ctrl-C, as in shells
+NO_MEMORY = "can't allocate memory"  # part of the message of PyTorch, which raises a plain RuntimeError for this
+COMMANDS = {  # in the order in which a newcomer needs them; each module is imported when its command runs
     "list": "lmd.reproduction.commands:list_command",
     "info": "lmd.cli.commands:info",
     "demo": "lmd.reproduction.commands:demo",
@@ -40,11 +40,11 @@ COMMANDS = {  # in the order a newcomer meets them in; imported when they are us
 
 
 class _UnreadError(Exception):
-    """Nobody reads what is printed."""
+    """The reader of stdout has closed the pipe."""
 
 
 class _Program(click.Group):
-    """Imports commands when they are used, and lets `main` decide what a broken pipe means, not click."""
+    """A group that imports a command when it is used, and leaves broken pipes to `main` instead of click."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -76,13 +76,13 @@ def cli() -> None:
 
 
 def program() -> None:
-    """Run `main` as the whole process: it saves half a second not to collect garbage while PyTorch is imported, nor
-    to take objects apart at the end; what has been registered for the end is done.
+    """Run `main` as the whole process. This saves half a second, because garbage is not collected while PyTorch is
+    imported, and objects are not destroyed at the end. Functions that `atexit` registered still run.
     """
     gc.set_threshold(400_000)
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # or it says that it keeps nothing in a read-only home
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns if the home folder is read-only
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed
+        if getattr(sys, name) is None:  # the stream was closed before the start
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         main()
@@ -92,7 +92,7 @@ def program() -> None:
             click.echo(end.code, err=True)
     else:
         code = 0
-    if code != INTERRUPTED:  # threads that still work on a picture are not waited for: they will not write it
+    if code != INTERRUPTED:  # after Ctrl-C, threads do not write, so do not wait for them
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     with suppress(OSError):
@@ -103,7 +103,7 @@ def program() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: exit code 0 on success, 2 on bad input, 130 after Ctrl-C, 1 for anything else."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file name may be invalid Unicode
     try:
         check_current_folder()
         with warnings.catch_warnings():
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "")
         sys.exit(0)
-    except (click.exceptions.Abort, KeyboardInterrupt):  # click makes the first of Ctrl-C
+    except (click.exceptions.Abort, KeyboardInterrupt):  # click turns Ctrl-C into Abort
         _fail("interrupted", INTERRUPTED)
     except click.ClickException as error:
         _fail(" ".join(error.format_message().split()), 2)
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(0)
     except MemoryError as error:
         _fail(_little_memory(error), 2)
-    except OSError as error:  # what the system refuses: a name too long for it, a disk that is full
+    except OSError as error:  # such as a name that is too long, or a full disk
         place = "file" if error.filename is None else f"file: got {error.filename}"
         _fail(f"{place} ({error.strerror or error})", 2)
     except Exception as error:
@@ -155,6 +155,6 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def _fail(message: str, code: int) -> None:
     line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(message.split()))
-    with suppress(OSError):  # there may be no room for the line either
+    with suppress(OSError):  # stderr may be on the full disk too
         click.echo(f"lmd: {line}", err=True)
     sys.exit(code)

@@ -1,1 +1,1 @@
-"""Adapters for other packages, all of them optional."""
+"""Optional adapters for other packages."""

@@ -1,6 +1,6 @@
 """Adapters for [deepinv](https://deepinv.github.io): total variation with a proven prox, mirrors, gaps as metrics.
 
-They use its units, 1/2 ||Ax - y||^2 + ths ||Dx||_{1,2}, and its layout, images `(B, C, H, W)` or volumes.
+They use deepinv's units, 1/2 ||Ax - y||^2 + ths ||Dx||_{1,2}, and its layout: images `(B, C, H, W)` or volumes.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from torch import Tensor
 
 from lmd.errors import InputError
 from lmd.mirrors.base import Mirror
-from lmd.operators.base import LinearOperator
-from lmd.operators.functions import NORM_MARGIN, POWER_ITERATIONS
-from lmd.problems import TVDenoising, TVInpainting, TVReconstruction
-from lmd.problems.tv import TVProblem
+from lmd.operators.base import LinearOperator, norm_estimate
+from lmd.problems import TVDenoising, TVInpainting, TVModel
 from lmd.solvers.result import Result
+from lmd.terms import Squares
 from lmd.terms.base import inner, size_of
 from lmd.zoo.solve import solve
 
-ADJOINT_TOLERANCE = 1e-5  # largest difference of <Ax, z> and <x, A'z>, relative to ||Ax|| ||z||
+ADJOINT_TOLERANCE = 1e-5  # maximum of |<Ax, z> - <x, A'z>| / (||Ax|| ||z||)
 Strength = float | Tensor
+F64 = torch.float64
 
 
 class TVDenoiser(TheirDenoiser):
     r"""Compute argmin_x 1/2 ||x - y||^2 + ths ||Dx||_{1,2} to a proven relative gap; replaces deepinv's denoiser.
 
-    Each call starts from the dual point of the last one if the shape is the same, which suits iterative algorithms.
-    `result` is the last answer, with its certificate. The answer has derivatives with respect to y and ths if these
-    require them (`lmd.problems.derivatives`).
+    Each call starts from the dual point of the previous call if the shape is the same, which suits iterative
+    algorithms. `result` is the result of the last call, with its certificate. The answer is differentiable with respect
+    to y and ths if they require gradients (`lmd.problems.derivatives`).
 
     Args:
         tolerance: The relative gap to be proven.
-        ths: The strength: a number, or one per image; None means that each call passes it.
+        ths: The strength: a number, or one per image; if None, each call must pass `ths`.
     """
 
     def __init__(self, tolerance: float = 1e-4, ths: Strength | None = None) -> None:
@@ -74,8 +74,8 @@ class TVPrior(TheirPrior):
 class TVReconstructor(Reconstructor):
     r"""Compute argmin_x 1/2 ||Ax - y||^2 + ths ||Dx||_{1,2} to a proven relative gap, for any linear physics.
 
-    Except for denoising and inpainting, pixels are restricted to the `box`, without which there would be no finite
-    bound. `result` is the last answer, with its certificate.
+    Except for denoising and inpainting, pixels are restricted to the `box`, because the bound would be infinite without
+    a box. `result` is the result of the last call, with its certificate.
 
     Args:
         ths: The strength: a number, or one per image.
@@ -88,50 +88,44 @@ class TVReconstructor(Reconstructor):
         self.ths, self.tolerance, self.box = ths, tolerance, box
         self.result: Result | None = None
 
-    def problem(self, y: Tensor, physics: Physics) -> TVProblem:
-        """Return the problem that is solved."""
+    def problem(self, y: Tensor, physics: Physics) -> TVModel:
+        """Return the problem that `forward` solves."""
         weight = _weights(self.ths, y)
         if isinstance(physics, Denoising):
             return TVDenoising(y, weight, isotropic=True, halved=True)
         if isinstance(physics, Inpainting):
             mask = physics.mask.to(y).expand_as(y)
             return TVInpainting(y, mask, weight, isotropic=True, halved=True)
-        return _Measured(y, OfPhysics(physics, y), weight, self.box)
+        forward = OfPhysics(physics, y)
+        start = y.new_full(forward.shape, (self.box[0] + self.box[1]) / 2)
+        form: dict[str, Any] = {"forward": forward, "size": forward.shape[2:], "box": self.box, "start": start}
+        return TVModel(Squares(y, 0.5), weight / 2, isotropic=True, **form)
 
     def forward(self, y: Tensor, physics: Physics, **_: Any) -> Tensor:
         self.result = solve(self.problem(y, physics), self.tolerance)
         return self.result.x
 
 
-class _Measured(TVReconstruction):
-    """Images from measurements `(B, ...)` by an operator that knows their shape."""
-
-    def __init__(self, y: Tensor, forward: OfPhysics, weight: Tensor, box: tuple[float, float]) -> None:
-        self.shape = forward.shape
-        super().__init__(y, forward, self.shape[2:], weight, isotropic=True, halved=True, box=box)
-
-    def first_guess(self, size: tuple[int, ...]) -> Tensor:
-        return self.noisy.new_full(self.shape, (self.low + self.high) / 2)
-
-
 class OfPhysics(LinearOperator):
-    """The operator A of a linear physics, x `(B, C, ...)` to measurements y `(B, ...)`, the same for all instances.
+    """The operator A of a linear physics, from x `(B, C, ...)` to measurements `(B, ...)`, shared by all instances.
 
-    `A_adjoint` is checked with random arrays and refused if it is not the adjoint, because bounds would be wrong; the
-    adjoint of tomography by interpolation is an example. The norm is estimated by power iterations. For proofs, which
-    are evaluated in float64, the physics is converted to float64.
+    `A_adjoint` is checked with random arrays and refused if it is not the adjoint of A, because bounds would be wrong;
+    tomography that interpolates is an example. The norm is estimated. A copy of the physics in float64 evaluates the
+    proofs.
 
     Args:
-        physics: A linear one.
-        y: Measurements `(B, ...)`, for their shape, dtype and device.
+        physics: A linear physics with an `A_adjoint`.
+        y: Example measurements `(B, ...)`, which set the shape, dtype and device.
     """
 
     def __init__(self, physics: Physics, y: Tensor) -> None:
         if not hasattr(physics, "A_adjoint"):
             raise InputError("physics", type(physics).__name__, "a linear one, with an A_adjoint")
-        self.physics, self.like = _computing_in(physics, y.dtype), y.new_empty(0)
-        self.shape = tuple(self._adjoint(y).shape)
-        x, z = _noise(self.shape, y), _noise(tuple(y.shape), y)
+        self.physics, self.like = {dtype: _computing_in(physics, dtype) for dtype in (y.dtype, F64)}, y.new_empty(0)
+        self.shape, generator = tuple(self._adjoint(y).shape), torch.Generator().manual_seed(0)
+        x, z = (
+            torch.randn(shape, generator=generator, dtype=F64, device="cpu").to(y) for shape in (self.shape, y.shape)
+        )
         image, back = self._apply(x), self._adjoint(z)
         off = ((inner(image, z) - inner(x, back)).abs() / (size_of(image) * size_of(z))).max()
         if not off <= ADJOINT_TOLERANCE:
@@ -140,35 +134,26 @@ class OfPhysics(LinearOperator):
                 "physics", given, "one with the adjoint of A, such as tomography with adjoint_via_backprop"
             )
 
-    @functools.cached_property
-    def _physics64(self) -> Physics:
-        return _computing_in(self.physics, torch.float64)
-
-    def _of(self, x: Tensor) -> Physics:
-        return self._physics64 if x.dtype == torch.float64 else self.physics
-
     def _apply(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            image: Tensor = self._of(x).A(x)
+            image: Tensor = self.physics[x.dtype].A(x)
         return image
 
     def _adjoint(self, z: Tensor) -> Tensor:
         with torch.no_grad():
-            back: Tensor = self._of(z).A_adjoint(z)
+            back: Tensor = self.physics[z.dtype].A_adjoint(z)
         return back
 
     @functools.cached_property
     def norm(self) -> float:
-        v = _noise((1, *self.shape[1:]), self.like)
-        found = 0.0
-        for _ in range(POWER_ITERATIONS):
-            v = self._adjoint(self._apply(v / size_of(v).clamp(min=1e-300)))
-            found = float(size_of(v)) ** 0.5
-        return NORM_MARGIN * found or 1.0
+        def gram(v: Tensor) -> Tensor:
+            return self._adjoint(self._apply(v.to(self.like))).to(v)
+
+        return norm_estimate(gram, (1, *self.shape[1:]))
 
 
 class MirrorPotential(Bregman):
-    """A mirror as a potential for deepinv, with the conjugate phi*(y) = <y, x> - phi(x), y = phi'(x)."""
+    """A mirror as a potential for deepinv; its conjugate is phi*(y) = <y, x> - phi(x) at the x with y = phi'(x)."""
 
     def __init__(self, mirror: Mirror) -> None:
         super().__init__()
@@ -195,14 +180,14 @@ class MirrorPotential(Bregman):
 
 
 class Gap(Metric):
-    """A bound `(B,)` on the relative gap of any image to the minimum of the objective of `TVReconstructor`.
+    """A metric that bounds the relative gap `(B,)` of any image, for the objective of `TVReconstructor`.
 
-    Call it as `Gap(ths)(x_net, y=y, physics=physics)`.
+    Call the metric as `Gap(ths)(x_net, y=y, physics=physics)`.
 
     Args:
         ths: The strength: a number, or one per image.
-        tolerance: The relative gap of the solve from which the dual point comes.
-        **options: The options of every deepinv metric.
+        tolerance: The relative gap to which the problem is solved for a dual point.
+        **options: Options of deepinv's `Metric`.
     """
 
     def __init__(self, ths: Strength = 0.05, tolerance: float = 1e-6, **options: Any) -> None:
@@ -218,13 +203,13 @@ class Gap(Metric):
 
 
 def _weights(strength: Strength, y: Tensor) -> Tensor:
-    """Convert deepinv's strengths to weights for each image `(B,)`: s weight = ths, with s = 1/2."""
+    """Convert strengths of deepinv to weights `(B,)`: weight = 2 ths."""
     each = torch.as_tensor(strength, dtype=y.dtype, device=y.device).flatten()
     return 2 * each.expand(len(y))
 
 
 def _computing_in(physics: Physics, dtype: torch.dtype) -> Physics:
-    """Return a copy whose real tensors have this dtype and whose complex tensors have its complex counterpart."""
+    """Return a copy of the physics with real tensors in this dtype and complex tensors in the matching dtype."""
     physics = copy.deepcopy(physics)
     of = {False: dtype, True: dtype.to_complex()}
     for module in physics.modules():
@@ -235,9 +220,3 @@ def _computing_in(physics: Physics, dtype: torch.dtype) -> Physics:
                 elif value in (torch.float32, torch.float64):
                     place[name] = dtype
     return physics
-
-
-def _noise(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Return random numbers that are the same every time."""
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(like)

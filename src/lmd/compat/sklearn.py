@@ -1,7 +1,7 @@
 """Estimators for scikit-learn: the lasso, the linear SVM and logistic regression, solved to a proven gap.
 
-Objectives and shapes are those of scikit-learn. In addition, these estimators accept a `solver`, by its name in the zoo
-or as returned by `lmd.learn`, and after `fit` their `gap_` bounds how far the objective is above its minimum.
+The estimators have the objectives and shapes of scikit-learn. In addition, they accept a `solver`: a name in the zoo or
+a solver that `lmd.learn` returned. After `fit`, `gap_` bounds how far the objective is above its minimum.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from lmd.guarantees.certify import run
 from lmd.problems.base import Problem
 from lmd.solvers.base import Solver
 from lmd.solvers.result import Result, Status
-from lmd.zoo.defaults import find
-from lmd.zoo.solve import solve
+from lmd.zoo.solve import find, solve
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Given = Solver[Any] | str | None  # a solver, the name of one, or None for the one that `lmd.solve` picks
+Given = Solver[Any] | str | None  # a solver, the name of a solver, or None to let `lmd.solve` choose
 DTYPES = (np.float64, np.float32)
 
 
 def _solved(problem: Problem, x0: Tensor, solver: Given, tolerance: float) -> Result:
-    """Solve to the tolerance or, with a given solver, run the iterations that it was trained for."""
+    """Solve to the tolerance or, if a solver is given, run the number of iterations that it was trained for."""
     check_positive("tolerance", tolerance)
     if solver is None:
         found = solve(problem, tolerance, x0=x0)
@@ -46,14 +45,14 @@ def _solved(problem: Problem, x0: Tensor, solver: Given, tolerance: float) -> Re
 
 
 class _Linear(BaseEstimator):
-    """The base of the estimators: linear functions of the features."""
+    """The base class of the estimators, whose scores are linear in the features."""
 
     def _keep(self, coefficients: Tensor, intercepts: Array | float, result: Result, scale: float = 1.0) -> None:
         certificate = result.certificate
         bounds = result.values if certificate is None else certificate.bound
         self.coef_, self.intercept_ = coefficients.numpy(), intercepts
         self.n_iter_ = int(result.iterations.max())
-        self.gap_ = scale * float(bounds.sum())  # for several classes, of the sum of their objectives
+        self.gap_ = scale * float(bounds.sum())  # several classes: the gap of the sum of their objectives
 
     def _scores(self, X: Any) -> Array:
         check_is_fitted(self)
@@ -63,13 +62,13 @@ class _Linear(BaseEstimator):
 
 
 class Lasso(RegressorMixin, _Linear):
-    """min_w 1/(2m) ||y - Xw - c||^2 + alpha ||w||_1, as `sklearn.linear_model.Lasso`; X `(m, d)`, y `(m,)`.
+    """Minimise 1/(2m) ||y - Xw - c||^2 + alpha ||w||_1 like `sklearn.linear_model.Lasso`, for X `(m, d)` and y `(m,)`.
 
     Args:
         alpha: The weight of the l1 norm, positive.
         fit_intercept: Whether to fit the intercept c.
         tolerance: The relative gap to be proven.
-        solver: A solver or its name, which runs the iterations that it was trained for; None lets `lmd.solve` pick one.
+        solver: A solver or its name, run for its trained number of iterations; None lets `lmd.solve` choose a solver.
 
     >>> import numpy as np
     >>> found = Lasso(alpha=0.1, fit_intercept=False).fit(np.eye(2), [3.0, 0.1])
@@ -98,7 +97,7 @@ class Lasso(RegressorMixin, _Linear):
 
 
 class _Classifier(ClassifierMixin, _Linear):
-    """The base of the classifiers, which number the labels."""
+    """The base class of the classifiers; it replaces labels by numbers."""
 
     def _numbered(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
         X, y = validate_data(self, X, y, dtype=DTYPES)
@@ -109,7 +108,7 @@ class _Classifier(ClassifierMixin, _Linear):
         return torch.from_numpy(np.ascontiguousarray(X)), torch.from_numpy(numbers)
 
     def decision_function(self, X: Any) -> Array:
-        """Return scores `(m,)` of the second of two classes, or `(m, classes)`."""
+        """Return scores `(m, classes)`; for two classes, scores `(m,)` of the second class."""
         return self._scores(X)
 
     def predict(self, X: Any) -> Array:
@@ -120,9 +119,9 @@ class _Classifier(ClassifierMixin, _Linear):
 
 
 class LinearSVC(_Classifier):
-    """min_{w, c} 1/2 ||w||^2 + C sum_i max(0, 1 - y_i (w'x_i + c)), as `sklearn.svm.SVC(kernel="linear")`.
+    """Minimise 1/2 ||w||^2 + C sum_i max(0, 1 - y_i (w'x_i + c)) over w and c, like `SVC(kernel="linear")` in sklearn.
 
-    The intercept is not penalised. Several classes are solved one against the rest, as one batch.
+    The intercept is not penalised. More than two classes give a batch of problems, each class against the rest.
 
     Args:
         C: The weight of the losses, positive.
@@ -145,7 +144,7 @@ class LinearSVC(_Classifier):
 
 
 class LogisticRegression(_Classifier):
-    """min_W C sum_i loss(W x_i, y_i) + 1/2 ||W||^2, as `sklearn.linear_model.LogisticRegression`; softmax loss.
+    """Minimise C sum_i loss(W x_i, y_i) + 1/2 ||W||^2 with softmax loss, like sklearn's class of the same name.
 
     The intercept is the coefficient of a constant feature and is penalised, as in liblinear. With two classes there is
     one row of coefficients, otherwise one per class.
@@ -168,7 +167,7 @@ class LogisticRegression(_Classifier):
             features = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
         classes, binary = len(self.classes_), len(self.classes_) == 2
         each = check_positive("C", float(self.C)) * len(features)
-        # Of two rows w/2 and -w/2 the squares add up to half of ||w||^2.
+        # For two classes, the squares of the rows w/2 and -w/2 add up to ||w||^2 / 2.
         problem = problems.LinearClassifier(features, numbers, classes, ridge=(1 + binary) / each)
         start = features.new_zeros(1, classes * features.shape[1])
         result = _solved(problem, start, self.solver, self.tolerance)

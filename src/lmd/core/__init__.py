@@ -1,1 +1,1 @@
-"""What every room uses and knows nothing of optimisation: checks, configuration, files, batching."""
+"""Utilities that all parts of lmd use, without any optimisation: checks, configuration, files, batching."""

@@ -1,6 +1,6 @@
-"""How mirrors, steps and solvers are written down as JSON and built again: a type name and constructor arguments.
+"""Convert mirrors, steps and solvers to JSON, as a type name and constructor arguments, and build them again.
 
-Nothing here can run code that is not lmd's own or already imported: a name that no such class registered is refused.
+A configuration can only name registered classes, so it runs no code outside lmd and the modules already imported.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from typing import Any, ClassVar
 
 from lmd.errors import InputError
 
-SOLVERS = tuple(
-    f"lmd.solvers.{name}" for name in ("classical.circulant_admm", "classical.qp_interior_point", "learned.gradient")
-)
-HOMES = ("lmd.mirrors", "lmd.solvers", *SOLVERS, "lmd.guarantees")  # imported when a name is met that is not known yet
+SOLVERS = ("lmd.solvers", "lmd.solvers.classical.qp_interior_point", "lmd.solvers.learned.gradient")
+HOMES = ("lmd.mirrors", *SOLVERS, "lmd.guarantees")  # imported if a name is not registered yet
 
 
 class Configurable:
     """A class whose instances can be rebuilt from `type(self).__name__` and `config()`.
 
-    Each argument of the constructor is kept as an attribute of the same name; a class that does not do so overrides
-    `config`. What is learned or large is in the module's `state_dict`.
+    The constructor stores each argument as an attribute of the same name; otherwise the class overrides `config`.
+    Learned parameters and large tensors belong to the module's `state_dict`.
     """
 
     registry: ClassVar[dict[str, type[Configurable]]] = {}
@@ -35,7 +33,7 @@ class Configurable:
         Configurable.registry[cls.__name__] = cls
 
     def config(self) -> dict[str, Any]:
-        """Return the constructor's arguments by name: JSON values, or other configurables."""
+        """Return the arguments of the constructor by name; values are JSON values or `Configurable`."""
         if type(self).__init__ is object.__init__:
             return {}
         given = inspect.signature(type(self)).parameters.values()
@@ -47,7 +45,7 @@ class Configurable:
 
 
 def to_config(item: Configurable) -> dict[str, Any]:
-    """Return `item` as JSON values: `{"type": name, argument: value, ...}`, nested where arguments are."""
+    """Return `item` as JSON values `{"type": name, argument: value, ...}`, nested if arguments are `Configurable`."""
     return {"type": type(item).__name__, **{key: _write(value) for key, value in item.config().items()}}
 
 
@@ -58,7 +56,7 @@ def _write(value: Any) -> Any:
 
 
 def from_config(config: object) -> Configurable:
-    """Build what `to_config` wrote down; parameters still have to be loaded."""
+    """Build an object from the result of `to_config`; its parameters still have to be loaded."""
     if not isinstance(config, dict) or not isinstance(config.get("type"), str):
         raise InputError("configuration", f"{type(config).__name__} {config!r:.60}", 'an object with a "type"')
     name = config["type"]

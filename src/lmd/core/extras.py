@@ -1,36 +1,27 @@
-"""Libraries that only a part of lmd needs: which extra installs them, and one line where one is missing."""
+"""Optional libraries: the extras that install them, and the message if one is missing."""
 
 from __future__ import annotations
 
+import functools
 from importlib.util import find_spec
 
 from lmd.errors import LmdError
 
-EXTRAS = {  # of pyproject.toml, and the modules that each brings
+EXTRAS = {  # the extras of pyproject.toml, with the modules that each installs
     "pictures": ("PIL", "imagecodecs", "tifffile"),
     "experiments": ("jinja2", "matplotlib", "pooch", "scipy", "skimage", "sklearn"),
     "cluster": ("distributed",),
-    "bench": (
-        "celer",
-        "clarabel",
-        "daqp",
-        "highspy",
-        "ortools",
-        "osqp",
-        "piqp",
-        "prox_tv",
-        "proxsuite",
-        "skglm",
-    ),
+    "bench": ("celer", "clarabel", "daqp", "highspy", "ortools", "osqp", "piqp", "prox_tv", "proxsuite", "skglm"),
     "cvxpy": ("cvxpy",),
     "deepinv": ("deepinv",),
 }
 
 
 class MissingError(LmdError, ImportError):
-    """A library that is not installed; the message says which extra brings it."""
+    """A library that is not installed; the message names the extra that installs it."""
 
 
+@functools.cache
 def require(*modules: str) -> None:
     """Raise if one of these modules is not installed."""
     for module in modules:
@@ -39,7 +30,7 @@ def require(*modules: str) -> None:
 
 
 def installed(*modules: str) -> bool:
-    """Return whether all of these modules are there; none is imported.
+    """Return whether all of these modules are installed, without importing them.
 
     >>> installed("torch", "no_such_module")
     False
@@ -48,7 +39,7 @@ def installed(*modules: str) -> bool:
 
 
 def missing(module: str) -> str:
-    """Return what to do about a module that is not there.
+    """Return a message that says how to install a missing module.
 
     >>> missing("matplotlib")
     "matplotlib is not installed: pip install 'lmd[experiments]'"

@@ -1,4 +1,4 @@
-"""Reading and writing files so that nothing half-written is ever seen and nothing that is loaded can run code."""
+"""Read and write files safely: no reader sees a half-written file, and no loaded file can run code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def cache_folder() -> Path:
-    """Return the folder that LMD_CACHE names, or else the platform's place for caches; it may not exist yet."""
+    """Return the folder in LMD_CACHE, or the platform's cache folder if it is not set; the folder may not exist yet."""
     if named := os.environ.get("LMD_CACHE"):
         return Path(named).expanduser()
     import platformdirs
@@ -32,7 +32,7 @@ def cache_folder() -> Path:
 
 
 def writable_folder(argument: str, path: str | Path) -> Path:
-    """Create `path` where needed and return it, if files can be written there."""
+    """Create the folder `path` if needed and return it; raise if files cannot be written there."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def writable_folder(argument: str, path: str | Path) -> Path:
 
 
 def check_current_folder() -> None:
-    """Raise if the current folder was deleted: PyTorch's linear algebra ends the process that asks for it."""
+    """Raise if the current folder was deleted, because PyTorch's linear algebra would then end the process."""
     try:
         os.getcwd()
     except OSError as error:
@@ -54,7 +54,7 @@ def check_current_folder() -> None:
 
 
 def writable_name(argument: str, path: str | Path) -> Path:
-    """Return `path` if a file of that name can be written, in a folder that is there."""
+    """Return `path` if a file with that name can be written to an existing folder; otherwise raise."""
     path = Path(path)
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -73,12 +73,12 @@ def writable_name(argument: str, path: str | Path) -> Path:
 
 
 def _reason(error: Exception) -> str:
-    """Return why the system refused, in its words."""
+    """Return the system's message for an error."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def inside(argument: str, folder: Path, path: Path) -> Path:
-    """Return `path` if it stays in `folder`, also when `..` and links on its way have been followed."""
+    """Return `path` if it lies in `folder` after resolving `..` and links; otherwise raise."""
     try:
         stays = path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError, ValueError):  # a loop of links, a name that no file can have
@@ -89,60 +89,42 @@ def inside(argument: str, folder: Path, path: Path) -> Path:
 
 
 class FolderLock:
-    """A folder that one process at a time works in, until `release` or the end of the process.
+    """A lock that gives one process exclusive use of a folder, until `release` or the end of the process.
 
-    The system keeps the lock, on a file in the folder, so that a process which is killed leaves none behind. A file
-    system that knows no locks has none.
+    The operating system holds the lock, so a killed process leaves no lock behind. There is no lock on file systems
+    without locks, nor on Windows, where folders cannot be opened.
     """
 
     def __init__(self, argument: str, folder: Path) -> None:
-        self.path = folder / ".lock"
         self._handle: int | None = None
-        while self._handle is None:
-            with writing(self.path):
-                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                _lock(handle)
-            except (BlockingIOError, PermissionError):
-                os.close(handle)
-                accepted = "one that no other run is in, or to wait until that has ended"
-                raise FileError(argument, f"{folder}, which another run works in", accepted) from None
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), os.stat(self.path)):
-                    self._handle = handle
-            if self._handle is None:
-                os.close(handle)  # the run before has removed the file meanwhile: this lock is on nothing
+        if sys.platform == "win32":
+            return
+        import fcntl
+
+        with writing(folder):
+            self._handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            self.release()
+            accepted = "one that no other run is in, or to wait until that has ended"
+            raise FileError(argument, f"{folder}, which another run works in", accepted) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF):
+                raise
 
     def release(self) -> None:
-        """Let others in."""
+        """Give up the lock."""
         if self._handle is not None:
-            with suppress(OSError):  # elsewhere a file that is open cannot be removed
-                self.path.unlink()
             os.close(self._handle)
             self._handle = None
 
 
-def _lock(handle: int) -> None:
-    """Lock an open file, or raise at once where another process has it."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                raise
-
-
 @contextmanager
 def staged(argument: str, final: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside `final`; its files go to `final` when the block ends well and vanish otherwise.
+    """Yield a hidden folder beside `final`. If the block succeeds, its files move to `final`; otherwise, delete them.
 
-    metrics.json goes last; whatever else is in `final` is left alone.
+    metrics.json is moved last. Other files in `final` stay unchanged.
     """
     parent = writable_folder(argument, final.parent)
     if final.exists() and not final.is_dir():
@@ -162,7 +144,7 @@ def staged(argument: str, final: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say in one line what the system refuses in this block, such as a disk that is full."""
+    """Turn any OSError in this block, such as a full disk, into a `FileError` of one line."""
     try:
         yield
     except OSError as error:
@@ -171,8 +153,8 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it becomes `path` when the block ends well and vanishes otherwise."""
-    temporary = path.with_name(f".{os.getpid()}-{threading.get_ident():x}.part{path.suffix[:8]}")  # never too long
+    """Yield a temporary path beside `path`. If the block succeeds, rename it to `path`; otherwise, delete it."""
+    temporary = path.with_name(f".{os.getpid()}-{threading.get_ident():x}.part{path.suffix[:8]}")  # not too long
     try:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,13 +168,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path`, whole or not at all; what UTF-8 cannot hold is written as \\udXXX."""
+    """Write `text` to `path`, whole or not at all; characters that UTF-8 cannot encode are written as \\udXXX."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def json_text(argument: str, data: Any) -> str:
-    """Return `data` as readable JSON; a NaN is an error here, not a surprise for the reader."""
+    """Return `data` as indented JSON; raise for NaN, infinity and other values that JSON cannot hold."""
     try:
         return json.dumps(data, indent=1, allow_nan=False) + "\n"
     except (TypeError, ValueError, RecursionError) as error:
@@ -201,15 +183,15 @@ def json_text(argument: str, data: Any) -> str:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write `data` as readable JSON, whole or not at all."""
+    """Write `data` as indented JSON, whole or not at all."""
     write_text(path, json_text("data", data))
 
 
-CHECKSUM = "checksum"  # the entry of a JSON object that the others are checked by
+CHECKSUM = "checksum"  # the key of the entry of a JSON object that holds the checksum of the other entries
 
 
 def with_checksum(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object for `write_json`, of which `read_json` sees when it has changed on disk."""
+    """Return `data` with a checksum, so that `read_json` notices changes on disk."""
     return {**data, CHECKSUM: _checksum(json.loads(json_text("data", data)))}
 
 
@@ -217,10 +199,10 @@ def _checksum(data: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def read_json(path: Path) -> Any:
-    """Return the JSON in `path`; where it has a checksum, this is checked and left out."""
+def read_json(path: Path, *, checked: bool = False) -> Any:
+    """Return the JSON in `path`; verify and remove its checksum. If `checked` is true, raise if it has none."""
     try:
-        if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # a pipe or a device has no end
+        if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # pipes and devices may never end
             raise FileError("file", f"{path}, which is no plain file", "a JSON file")
         found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_json)
     except FileError:
@@ -235,6 +217,8 @@ def read_json(path: Path) -> Any:
         expected = found.pop(CHECKSUM)
         if _checksum(found) != expected:
             raise FileError("file", f"{path}, damaged: its checksum is that of something else", "it as lmd wrote it")
+    elif checked:
+        raise FileError("file", f"{path}, which has no checksum", "it as lmd wrote it")
     return found
 
 
@@ -247,7 +231,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save
 
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    data = save(copies)  # which refuses tensors that share memory
+    data = save(copies)  # raises if tensors share memory, hence the copies
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
 
@@ -259,14 +243,14 @@ def read_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
 
     if not path.is_file():
         raise FileError("file", f"no file {path}", "an existing safetensors file")
-    try:  # safetensors itself opens no file whose name is no text
+    try:  # Python reads the bytes, because safetensors cannot open names that are not valid Unicode
         return {name: tensor.to(device) for name, tensor in load(path.read_bytes()).items()}
     except (SafetensorError, OSError, KeyError) as error:
         raise FileError("file", f"{path}, damaged or half-written ({error})", "a safetensors file") from None
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, as hexadecimal digits."""
+    """Return the SHA-256 checksum of a file in hexadecimal digits."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

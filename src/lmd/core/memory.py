@@ -1,30 +1,21 @@
-"""How much memory there is to be had, so that what is too large is refused before it is begun."""
+"""Measure the free memory, so that `lmd.core.checks.check_memory` refuses tasks that are too large."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 from contextlib import suppress
 from pathlib import Path
 
-from lmd.errors import InputError
-
-GROUPS = Path("/sys/fs/cgroup")  # where Linux keeps the limits of a container
-UNCHECKED = 1 << 26  # bytes; for less nobody asks the system
+GROUPS = Path("/sys/fs/cgroup")  # the folder in which Linux keeps the limits of a container
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # options of the GNU C library
 
 
-def check_memory(argument: str, given: str, need: int) -> None:
-    """Raise if `need` bytes for what was `given` are more than there are to be had."""
-    free = available_memory() if need > UNCHECKED else None
-    if free is not None and need > free:
-        accepted = f"one that fits into the {free / 1e9:.1f} GB that are free"
-        raise InputError(argument, f"{given}, which needs about {need / 1e9:.1f} GB of memory", accepted)
-
-
+@functools.cache
 def keep_freed_memory() -> None:
-    """Ask the C library, where it can, to keep freed memory: fresh pages for images cost more than the arithmetic."""
+    """Ask glibc to keep freed memory, because fresh pages for images cost more than the arithmetic."""
     with suppress(AttributeError, OSError, TypeError):  # other systems have no mallopt
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_MAX, 0)
@@ -32,13 +23,13 @@ def keep_freed_memory() -> None:
 
 
 def available_memory() -> int | None:
-    """Return the bytes that machine, container and `ulimit -v` have left; None where the system does not say."""
+    """Return the free bytes within the limits of machine, container and `ulimit -v`; None if they are unknown."""
     limits = [_of_machine(), _of_container(GROUPS), _of_process()]
     return min([limit for limit in limits if limit is not None], default=None)
 
 
 def _of_machine() -> int | None:
-    """Return what Linux can give without swapping; elsewhere all the memory there is."""
+    """Return the bytes that Linux can provide without swapping; on other systems, the total memory."""
     for line in _lines(Path("/proc/meminfo")):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -49,7 +40,7 @@ def _of_machine() -> int | None:
 
 
 def _of_container(groups: Path) -> int | None:
-    """Return the limit less what is in use; files that the system keeps in memory make way when asked."""
+    """Return the limit minus the memory in use; cached files do not count, because the system can drop them."""
     for limit, used, stat, cached in (
         ("memory.max", "memory.current", "memory.stat", "file"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_cache"),

@@ -1,10 +1,10 @@
-"""Promises about a class of problems, from held-out runs: exact binomial bounds, and a monitor of whether they hold."""
+"""Promises about a class of problems: exact binomial bounds from held-out runs, and a monitor that tests them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,25 +12,24 @@ from torch import Tensor
 
 from lmd.core.checks import check_count, check_positive
 from lmd.errors import InputError, LmdError
-from lmd.guarantees.approximate import approximate_optima
-from lmd.guarantees.lower_bounds import in_float64, lower_bounds
+from lmd.guarantees.minima import approximate_optima, in_float64, lower_bounds, relative_gaps
 from lmd.guarantees.reference import optimum
 from lmd.problems.base import Problem
 from lmd.solvers import Solver, Status
 from lmd.solvers.run import run
 
-MAX_OPEN_SHARE = 0.1  # how wide the enclosure of a minimum may be, as a share of the target
-MIN_SHARE = 0.5  # less than this share of a class is not promised
-BISECTIONS = 60  # to the last digits of a double
-TAIL_ERROR = 1e-9  # relative; more than the rounding of a binomial tail
+MAX_OPEN_SHARE = 0.1  # maximum width of the bounds on a minimum, as a share of the target
+MIN_SHARE = 0.5  # no promise is made for a smaller share of a class
+BISECTIONS = 60  # enough for the precision of a double
+TAIL_ERROR = 1e-9  # more than the relative rounding error of a binomial tail
 
 
 @dataclass(frozen=True)
 class Promise:
     """With confidence 1 - delta, at least a `share` of the class reaches `target` after this many iterations.
 
-    This holds for the distribution of the `runs` if they were drawn independently of each other and of the training and
-    choice of the solver. Theorem and proof: docs/guarantees.md.
+    This holds for the distribution of the `runs` if they were drawn independently of each other, of the training and of
+    the choice of the solver (Theorem 10 of docs/guarantees.md).
 
     Args:
         target: The relative gap to reach.
@@ -50,10 +49,6 @@ class Promise:
     confidence: float
     together: int = 1
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the promise as JSON values."""
-        return asdict(self)
-
     def __str__(self) -> str:
         said = f"within {self.target:g} of the minimum after {self.iterations} iterations"
         others = "" if self.together == 1 else f" for all {self.together} promises together"
@@ -64,14 +59,14 @@ def promise(gaps: Tensor, target: float, iterations: int, confidence: float = 0.
     """Return a promise about a class, from the relative gaps `(n,)` of held-out runs.
 
     The theorem requires gaps that are never below the true ones, and instances that were drawn independently, each with
-    its own generator, because a family may share data within a batch. Of several promises from the same runs, each is
-    made at the confidence 1 - (1 - confidence) / together, so that all of them hold with `confidence` (Bonferroni).
+    its own generator, because a family may share data within a batch. If several promises are made from the same runs,
+    each has the confidence 1 - (1 - confidence) / together, so that all of them hold with `confidence` (Bonferroni).
 
     Args:
         gaps: Relative gaps `(n,)` of instances that were not used for training or choosing the solver.
         target: The relative gap to reach.
         iterations: The iterations of each run.
-        confidence: Between 0 and 1.
+        confidence: The confidence, between 0 and 1.
         together: The number of promises made from these runs.
 
     >>> print(promise(torch.full((300,), 1e-4), target=1e-3, iterations=8))
@@ -83,11 +78,11 @@ def promise(gaps: Tensor, target: float, iterations: int, confidence: float = 0.
 
 
 def least_share(within: int, runs: int, confidence: float = 0.95) -> float:
-    r"""Return the largest p such that `within` successes in `runs` trials refute all smaller p, at this confidence.
+    r"""Return the largest p such that `within` successes in `runs` trials reject every smaller p at this confidence.
 
-    p solves P(X >= within) = 1 - confidence for a binomial X; 0 where nothing succeeded ([Clopper and Pearson
-    1934](https://doi.org/10.1093/biomet/26.4.404)). The probability that the true share is below it is at most
-    1 - confidence, whatever the share is.
+    p solves P(X >= within) = 1 - confidence for a binomial X, and is 0 if nothing succeeded ([Clopper and Pearson
+    1934](https://doi.org/10.1093/biomet/26.4.404)). The probability that the true share is below p is at most
+    1 - confidence, whatever the true share is.
 
     >>> round(least_share(299, 299), 3), least_share(0, 10)
     (0.99, 0.0)
@@ -114,8 +109,8 @@ class Monitor:
     A promise of a share p says that an instance misses the target with probability at most 1 - p. Let
     e = (1 + b) / (1 + b (1 - p)) for an instance that misses it and 1 / (1 + b (1 - p)) for one that does not; the mean
     of e is at most 1. Then S_t = e_t (S_{t-1} + 1 / t(t+1)) ever reaches 1 / delta with probability at most delta
-    ([Ville 1939](http://www.numdam.org/item/THESE_1939__218__1_0/)). So the test can be evaluated after every solve,
-    and successes of long ago do not hide failures of today. See docs/guarantees.md.
+    ([Ville 1939](http://www.numdam.org/item/THESE_1939__218__1_0/); Theorem 12 of docs/guarantees.md). So the test can
+    be evaluated after every solve, and many early successes do not hide later failures.
 
     Args:
         promised: The promise about the class.
@@ -139,7 +134,7 @@ class Monitor:
         return self.evidence >= self.limit
 
     def see(self, gaps: Tensor) -> bool:
-        """Return whether the class has moved, after the relative gaps `(n,)` of more solves of `iterations` each."""
+        """Add the relative gaps `(n,)` of solves with `iterations` iterations; return whether the class has moved."""
         for outside in (~(gaps <= self.promised.target)).flatten().tolist():
             if self.has_moved:
                 break
@@ -150,19 +145,19 @@ class Monitor:
 
 
 class UnprovenError(LmdError):
-    """Minima that are not proven; the message says of what and why."""
+    """Raised if a minimum cannot be proven; the message says why."""
 
 
 def try_promise(
     solver: Solver[Any], batches: Sequence[tuple[Problem, Tensor]], target: float, iterations: int
 ) -> tuple[Promise | None, str]:
-    """Return a promise and its text; or None, and why there is none.
+    """Return a promise and its text, or None and the reason why there is none.
 
     Args:
-        solver: The solver, as the user gets it.
-        batches: Instances that nothing else has seen, drawn one by one, with their starts.
+        solver: The solver, in the form that the user gets.
+        batches: Problems and starts. Their instances were drawn one by one and used for nothing else.
         target: The relative gap to promise.
-        iterations: At least 1.
+        iterations: The iterations of each run, at least 1.
     """
     try:
         _check_different(batches)
@@ -177,7 +172,7 @@ def try_promise(
 
 
 def _check_different(batches: Sequence[tuple[Problem, Tensor]]) -> None:
-    """Raise where all generators gave one and the same instance."""
+    """Raise an error if all generators gave the same instance."""
     problem, x0 = batches[0]
     if len(batches) > 1 or len(x0) == 1 or not torch.equal(x0, x0[:1].expand_as(x0)):
         return
@@ -189,9 +184,9 @@ def _check_different(batches: Sequence[tuple[Problem, Tensor]]) -> None:
 
 @torch.no_grad()
 def bound_gaps(solver: Solver[Any], problem: Any, x0: Tensor, target: float, iterations: int) -> Tensor:
-    """Return bounds on the relative gaps `(B,)` after a run, never below the true ones.
+    """Return upper bounds on the relative gaps `(B,)` after a run.
 
-    The violation of constraints is added. Infinite where `run` stops an instance before the iterations are done.
+    The violation of constraints is added. The bound is infinite if `run` stops an instance as a failure.
     """
     result = run(solver, problem, x0, iterations)
     stopped = [status in (Status.DIVERGED, Status.NOT_FINITE) for status in result.status]
@@ -199,17 +194,13 @@ def bound_gaps(solver: Solver[Any], problem: Any, x0: Tensor, target: float, ite
     x = result.x.double()
     exact, low, high = _enclose_minima(problem, x0, MAX_OPEN_SHARE * target)
     values, violation = exact.relaxed_value(x)
-    inside = violation == 0
-    if bool((inside & (values < low - MAX_OPEN_SHARE * target * low.abs())).any()):
+    if bool(((violation == 0) & (values < low - MAX_OPEN_SHARE * target * low.abs())).any()):
         raise UnprovenError("values are below the minima that the problem says it has")
-    rise = torch.where(inside, (values - low).clamp(min=0), torch.maximum(values - low, high - values))
-    size = torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=torch.finfo(x.dtype).tiny)
-    gaps = rise / torch.maximum(low, -high) + violation / size
-    return torch.where(gaps.isnan() | failed, torch.inf, gaps)
+    return torch.where(failed, torch.inf, relative_gaps(exact, x, low, high))
 
 
 def _enclose_minima(problem: Any, x0: Tensor, accuracy: float) -> tuple[Any, Tensor, Tensor]:
-    """Return the problem in float64, and bounds below and above each minimum, this close relative to it."""
+    """Return the problem in float64, and lower and upper bounds `(B,)` on the minima with this relative accuracy."""
     exact = in_float64(problem, x0)
     if exact is None:
         raise UnprovenError("minima cannot be proven in float32; give the problem a method `double`")
@@ -234,6 +225,6 @@ def _enclose_minima(problem: Any, x0: Tensor, accuracy: float) -> tuple[Any, Ten
 
 
 def _is_proven(low: Tensor, high: Tensor, accuracy: float) -> Tensor:
-    """Return whether a minimum between two bounds is known to this relative accuracy; never where it may be 0."""
+    """Return whether two bounds give the minimum with this relative accuracy; False if the minimum may be 0."""
     size = torch.maximum(low, -high)
     return (size > 0) & (high - low <= accuracy * size)

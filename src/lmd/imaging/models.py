@@ -1,11 +1,10 @@
-"""Models of denoising by their keywords, and weights from the data: by Stein's risk, or by pixels that are left out."""
+"""Models of denoising, and the choice of weights from the data: by Stein's risk, or by predicting held-out pixels."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,44 +13,47 @@ from torch import Tensor
 from lmd import tv
 from lmd.core.checks import check_choice, check_positive
 from lmd.errors import InputError
-from lmd.imaging.arrays import Units, warn
+from lmd.imaging.arrays import Units
 from lmd.imaging.noise import Noise, at_least, measure
+from lmd.operators.differences import Differences
 from lmd.problems import SecondOrderModel, TVDenoising, TVModel
 from lmd.terms import Absolute, KullbackLeibler, Squares, Term
 from lmd.terms.base import Scale
-from lmd.tv.denoising import Denoising
 from lmd.zoo.solve import solve
 
 Effort = tuple[float, int]
 """A tolerance, and the largest number of iterations."""
 
-NOISE_MULTIPLES = (0.17, 0.3, 0.52, 0.9)  # weights to try, over twice the noise: the best for photographs is among them
-ROUGH_EFFORT: Effort = (1e-2, 100)  # for risks, which are flat at their minimum
-BLUR_EFFORT: Effort = (2e-2, 200)  # behind blurs: with fewer iterations, solutions have hardly left the start
-ABSOLUTE_EFFORT: Effort = (1e-3, 300)  # solutions are steps: a point between two of them is like neither
-NUM_PIXELS = 64 * 64  # the pixels of each of the four windows of a large image
-MIN_PIXELS = 48 * 48  # the fewest pixels that a weight behind a blur is chosen on
-WIDENING = (1.5, 1.75, 2.0, 2.0, 2.0)  # where the risk is least at an end, two weights are added, so many times apart
-MIN_WEIGHT = 1e-5  # no smaller weights are added, as they change nothing; in multiples of the range of the data
-PLACES = ((0.2, 0.2), (0.2, 0.8), (0.8, 0.2), (0.8, 0.8))  # where windows lie, from 0 to 1 along the axes
-CENTRAL_PLACES = ((0.35, 0.35), (0.35, 0.65), (0.65, 0.35), (0.65, 0.65))  # for windows that are flat, as black borders
-PUSH = 0.1  # how far data are moved to see how much the solution follows, in deviations of the noise
+NOISE_MULTIPLES = (0.17, 0.3, 0.52, 0.9)  # weights to try, over twice the noise; the range is tuned on photographs
+ROUGH_EFFORT: Effort = (1e-2, 100)  # for risks; rough solutions suffice because a risk is flat at its minimum
+BLUR_EFFORT: Effort = (2e-2, 200)  # for blurred data; with fewer iterations, solutions are still near the start
+ABSOLUTE_EFFORT: Effort = (1e-3, 300)  # solutions jump as the weight changes, so rough ones are not representative
+NUM_PIXELS = 64 * 64  # the number of pixels of each of the four windows of a large image
+MIN_PIXELS = 48 * 48  # the minimum number of pixels to choose the weight for blurred data
+WIDENING = (1.5, 1.75, 2.0, 2.0, 2.0)  # if the risk is least at an end of the path, two weights at this ratio are added
+MIN_WEIGHT = 1e-5  # smaller weights change nothing, so none are added; in multiples of the range of the data
+PLACES = ((0.2, 0.2), (0.2, 0.8), (0.8, 0.2), (0.8, 0.8))  # positions of windows, from 0 to 1 along the axes
+CENTRAL_PLACES = ((0.35, 0.35), (0.35, 0.65), (0.65, 0.35), (0.65, 0.65))  # used if a window is flat: a black border
+PUSH = 0.1  # the finite-difference step for the divergence in Stein's risk, in deviations of the noise
 NUM_PROBES, CAUTION = {1: 4}, {1: 1.1}
-"""Random directions and the price of following the noise for signals; 1 for pictures and volumes. Signals have few
-samples: one direction leaves their risk uncertain, and a weight too small costs more than one too large."""
+"""The number of random directions and the factor on the divergence term, for signals; both are 1 for pictures and
+volumes. Signals have few samples: their risk is uncertain, and a weight too small costs more than one too large."""
 
 Model = Callable[[Tensor, Tensor], Any]
-"""From data `(B, C, *size)` and weights `(B,)` to the problems."""
+"""A function of data `(B, C, *size)` and weights `(B,)` that returns the problems."""
+
+Answer = Callable[[Tensor, Tensor], Tensor]
+"""A function of data `(B, C, *size)` and weights `(B,)` that returns images, or their image under an operator."""
 
 Places = tuple[tuple[float, float], ...]
 
 
 class Misfit(NamedTuple):
-    """How data y `(B, C, *size)` are held to."""
+    """The misfit to data y `(B, C, *size)`."""
 
-    term: Callable[[Tensor, Scale], Term]  # from y and weights of its entries, where it takes them
-    degree: int  # of the misfit in the unit of y: the weight is in units to the power of degree - 1
-    path: tuple[float, ...]  # the weights that "auto" tries, in multiples of what `DenoisingModel.choose` says
+    term: Callable[[Tensor, Scale], Term]  # builds the term from y and the weights of its entries, if it has any
+    degree: int  # misfit(t x, t y) = t^degree misfit(x, y); the weight has the unit of y to the power degree - 1
+    path: tuple[float, ...]  # the weights that "auto" tries, relative to the scale in `DenoisingModel.choose`
 
 
 MISFITS: Mapping[str, Misfit] = {
@@ -59,21 +61,21 @@ MISFITS: Mapping[str, Misfit] = {
     "poisson": Misfit(lambda y, kept: KullbackLeibler(y), 1, (0.12, 0.22, 0.4, 0.72, 1.3)),
     "absolute": Misfit(lambda y, kept: Absolute(y, kept), 1, (0.38, 0.5, 0.66, 0.88, 1.2)),
 }
-"""By name: ||x - y||^2, the likelihood of Poisson counts, and the sum of |x - y|."""
+"""The misfits by name: ||x - y||^2, the Kullback-Leibler divergence for Poisson counts, and the sum of |x - y|."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A weight for each image, and what it was chosen by.
+    """The chosen weight of each image, and the risks that decided it.
 
     Args:
-        weight: `(B,)`.
-        noise: The standard deviation that was estimated, or given, `(B,)`.
+        weight: The chosen weights `(B,)`.
+        noise: The standard deviation of the noise `(B,)`, estimated or given.
         path: The weights that were tried `(W, B)`.
-        risk: What they are expected to cost per pixel, `(W, B)`: the mean square of the error, up to a constant;
-            infinite where a weight was not tried for an image.
-        at_end: Whether the best weight is at an end of those that were tried, `(B,)`.
-        seconds: How long choosing took.
+        risk: The estimated mean square error per pixel of each weight `(W, B)`, up to a constant; infinite if a weight
+            was not tried for an image.
+        at_end: Whether the best weight is the smallest or the largest weight that was tried `(B,)`.
+        seconds: The time that the choice took.
     """
 
     weight: Tensor
@@ -83,15 +85,14 @@ class Choice:
     at_end: Tensor
     seconds: float = 0.0
 
-    def times(self, unit: float, seconds: float) -> Choice:
-        """Return the same in another unit."""
-        weight, noise, path, risk = self.weight * unit, self.noise * unit, self.path * unit, self.risk * unit**2
-        return Choice(weight, noise, path, risk, self.at_end, seconds)
+    def times(self, unit: float) -> Choice:
+        """Return the choice in another unit: multiply weights and noise by `unit`, risks by `unit`^2."""
+        return Choice(self.weight * unit, self.noise * unit, self.path * unit, self.risk * unit**2, self.at_end)
 
 
 @dataclass(frozen=True)
 class DenoisingModel:
-    """A model by the keywords of `lmd.denoise`."""
+    """A model of denoising, defined by keywords of `lmd.denoise`."""
 
     data: str = "squares"
     order: int = 1
@@ -108,7 +109,7 @@ class DenoisingModel:
             raise InputError("huber", f"{self.huber:g} with order=2", "0: the second order has no staircases to avoid")
 
     def __str__(self) -> str:
-        """Return the keywords that differ from their defaults, for a person."""
+        """Return the keywords that differ from their defaults, in words."""
         words = [
             f"data {self.data}" if self.data != "squares" else "",
             f"order {self.order}" if self.order != 1 else "",
@@ -119,13 +120,13 @@ class DenoisingModel:
         return ", ".join(filter(None, words))
 
     def problem(self, y: Tensor, weight: Tensor, unit: float = 1.0, kept: Scale = 1.0) -> Any:
-        """Return the problems of data y `(B, C, *size)` and weights `(B,)`, or a map, both in multiples of `unit`.
+        """Return the problems for data y `(B, C, *size)` and weights `(B,)` or a map, both in multiples of `unit`.
 
-        An entry is lost where `kept` is 0.
+        Entries of y at zeros of `kept` are ignored.
         """
-        is_plain = self.order == 1 and not self.coupled and self.huber == 0 and weight.ndim <= 1
-        if self.data == "squares" and is_plain and not isinstance(kept, Tensor):
-            return TVDenoising(y, weight, self.isotropic, spacing=self.spacing)
+        is_coarsened = self.coupled and y.ndim > 4  # `TVDenoising` starts on coarser grids
+        if self.is_plain and not is_coarsened and weight.ndim <= 1 and not isinstance(kept, Tensor):
+            return TVDenoising(y, weight, self.isotropic, spacing=self.spacing, coupled=self.coupled)
         term, degree, _ = MISFITS[self.data]
         weight = weight * unit ** (2 - degree)
         form: dict[str, Any] = {"isotropic": self.isotropic, "coupled": self.coupled, "spacing": self.spacing}
@@ -133,93 +134,103 @@ class DenoisingModel:
             return SecondOrderModel(term(y, kept), weight, **form)
         return TVModel(term(y, kept), weight, huber=self.huber / unit, **form)
 
-    def choose(self, y: Tensor, noise: Tensor | None = None, units: Units | None = None) -> Choice:
-        """Return the weights that the data y show to be best, in multiples of the unit of the `units`.
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether the model is that of `TVDenoising`."""
+        return self.data == "squares" and self.order == 1 and self.huber == 0
 
-        Squares: by Stein's risk, near twice the `noise` `(B,)`, which is estimated where it is not given. Counts: by
-        the same risk with the counts themselves for their variances, which is unbiased up to the second derivatives of
-        the solution ([Luisier, Blu and Unser 2010](https://doi.org/10.1109/TIP.2010.2073477)), near the inverse root
-        of their mean. Absolute distances: by pixels that are left out, from where impulses of two pixels go,
-        which depends on how many neighbours a pixel has. The second order takes the weight of the first.
+    def rough_solver(self, y: Tensor, unit: float = 1.0) -> Answer:
+        """Return a function of data (of the size of y) and weights that returns rough answers."""
+        if self.is_plain:
+            K = Differences(y.shape[2:], self.spacing)
+            plan = tv.plan_denoising(y, 1.0, K, self.isotropic, self.coupled)
+            if plan is not None:
+                return lambda data, weights: replace(plan, noisy=data, bound=weights).solve(*ROUGH_EFFORT, None).x
+        return partial(solve_roughly, partial(self.problem, unit=unit), ROUGH_EFFORT)
+
+    def choose(self, y: Tensor, noise: Tensor | None = None, units: Units | None = None) -> Choice:
+        """Return the weights that suit the data y best, in multiples of `units.scale`; order 2 uses those of order 1.
+
+        Squares minimise Stein's risk over weights near twice the `noise` `(B,)`; None estimates the noise. Counts use
+        the same risk with the counts as variances, over weights near the inverse root of the mean count; it is unbiased
+        up to second derivatives ([Luisier, Blu and Unser 2010](https://doi.org/10.1109/TIP.2010.2073477)). Absolute
+        distances predict held-out pixels, with weights near the one at which impulses of two pixels vanish.
         """
         if self.order == 2:
             return replace(self, order=1).choose(y, noise, units)
         units = units or Units()
-        unit, path = units.unit, y.new_tensor(MISFITS[self.data].path)
-
-        model = partial(self.problem, unit=unit)
+        unit, path = units.scale, y.new_tensor(MISFITS[self.data].path)
         if self.data == "squares":
             known = measure(y).with_minimum(y) if noise is None else Noise.white(noise, y)
-            return choose_by_risk(model, y, known, 2 * torch.outer(path, known.level))
+            windows, owner = cut(y)
+            path = 2 * torch.outer(path, known.level)
+            return choose_by_risk(self.rough_solver(windows, unit), y, windows, owner, known, path)
         if noise is not None:
             raise InputError("noise", f"a number with data={self.data!r}", "none: only squares go by a deviation")
         if self.data == "poisson":
-            counts = unit * units.white
+            counts = units.unit
+            windows, owner = cut(y)
             mean = (counts * y.flatten(1).mean(dim=1)).clamp(min=1e-3)
-            path = torch.outer(path, mean.rsqrt()) / unit
-            return choose_by_risk(model, y, (y / counts).sqrt(), path, least=0.0)
+            known = Noise.white((y / counts).sqrt().flatten(1).mean(dim=1), y)
+            path, each = torch.outer(path, mean.rsqrt()) / unit, (windows / counts).sqrt()
+            return choose_by_risk(self.rough_solver(windows, unit), y, windows, owner, known, path, each, least=0.0)
         alone = (1.4 if self.isotropic else 1.0) * 2 / (y.ndim - 2)
         path, level = alone / unit * torch.outer(path, y.new_ones(len(y))), at_least(measure(y).level, y)
-        return choose_by_holdout(model, y, torch.ones_like(y), level, path, 4 * NUM_PIXELS, ABSOLUTE_EFFORT)
+        model, ones = partial(self.problem, unit=unit), torch.ones_like(y)
+        return choose_by_holdout(model, y, ones, level, path, 4 * NUM_PIXELS, ABSOLUTE_EFFORT)
 
 
 def choose_by_risk(
-    model: Model,
+    answer: Answer,
     data: Tensor,
-    noise: Noise | Tensor,
+    windows: Tensor,
+    owner: Tensor,
+    noise: Noise,
     path: Tensor,
-    predict: Callable[[Tensor], Tensor] | None = None,
-    kernel: Sequence[int] = (),
+    deviations: Tensor | None = None,
     least: float | None = None,
-    effort: Effort = ROUGH_EFFORT,
     widening: Sequence[float] = WIDENING,
 ) -> Choice:
     r"""Return the weights with the least risk E ||A x(y) - A x||^2 / n for data y = Ax + noise.
 
-    Stein's estimate of it, up to a constant, is ||A x(y) - y||^2 / n + 2 tr(S J) / n, S the covariance of the noise and
-    J the derivative of y -> A x(y); from one random direction b with that covariance, tr(S J) is about
+    Stein's estimate of the risk, up to a constant, is ||A x(y) - y||^2 / n + 2 tr(S J) / n, with the covariance S of
+    the noise and the derivative J of y -> A x(y). A random direction b with covariance S estimates tr(S J) by
     <b, A x(y + h b) - A x(y)> / h ([Ramani, Blu and Unser 2008](https://doi.org/10.1109/TIP.2008.2001404)).
 
     Args:
-        model: From data and weights to problems.
-        data: y `(B, C, *size)`.
-        noise: By frequencies, or the deviation of each pixel.
-        path: The weights to try `(W, B)`, which are solved for together.
-        predict: A; None is the identity.
-        kernel: The size of the kernel of A, where it has one: see `cut`.
-        least: The smallest number that the model takes; no data are moved below it.
-        effort: Of each solve.
+        answer: The function from windows y and weights to A x(y).
+        data: The data `(B, C, *size)`.
+        windows, owner: Windows of the data, and the index of the image of each window, from `cut`.
+        noise: The noise of the data.
+        path: The weights to try `(W, B)`, solved as one batch.
+        deviations: The standard deviation of the noise at each pixel of the windows; None uses `noise`.
+        least: The smallest number that the model accepts; perturbed data stay above it.
         widening: The factors by which the path grows.
     """
     count, axes = len(data), data.ndim - 2
-    probes, caution = NUM_PROBES.get(axes, 1), data.new_full((count,), CAUTION.get(axes, 1.0))
-    if isinstance(noise, Noise):
-        windows, owner = cut(data, kernel=kernel)
-        probe = torch.stack([noise.sample(windows, owner, seed) for seed in range(probes)])
-        level, caution = noise.level, caution * noise.caution
+    probes, caution = NUM_PROBES.get(axes, 1), CAUTION.get(axes, 1.0) * noise.caution
+    if deviations is None:
+        probe = torch.stack(list(map(partial(noise.sample, windows, owner), range(probes))))
     else:
-        both, owner = cut(torch.cat([data, noise.expand_as(data)], dim=1), kernel=kernel)
-        windows, sigma = both.chunk(2, dim=1)
         signs = torch.randint(0, 2, (probes, *windows.shape), generator=torch.Generator().manual_seed(0), device="cpu")
-        probe, level = sigma * signs.to(windows).mul_(2).sub_(1), noise.flatten(1).mean(dim=1)
+        probe = deviations * signs.to(windows).mul_(2).sub_(1)
     push, each = PUSH * probe, probe / PUSH
     if least is not None and bool((low := windows - push.abs() < least).any()):
         push = torch.where(low, (windows - least) * probe.sign(), push)
         each = torch.where(low & (push != 0), probe.square() / push, each)
     moved = torch.cat([windows[None], windows + push]).flatten(0, 1)
-    rough = partial(_solve_roughly, model, effort, [])
 
     def risks(weights: Tensor) -> Tensor:
         again = (len(weights), *(1,) * (axes + 1))
-        x = rough(moved.repeat(again), weights[:, owner].repeat(1, 1 + probes).flatten())
-        x = (x if predict is None else predict(x)).reshape(len(weights), 1 + probes, *windows.shape)
+        x = answer(moved.repeat(again), weights[:, owner].repeat(1, 1 + probes).flatten())
+        x = x.reshape(len(weights), 1 + probes, *windows.shape)
         here, there = x[:, 0], x[:, 1:]
         misfit = (here - windows).square().flatten(2).sum(2)
         follow = ((there - here[:, None]) * each).flatten(3).sum(3).mean(1)
         total = weights.new_zeros(weights.shape).index_add_(1, owner, misfit + 2 * caution[owner] * follow)
         return total / (windows[0].numel() * len(windows) // count)
 
-    return _search(risks, data, level, path, widening)
+    return _search(risks, data, noise.level, path, widening)
 
 
 def choose_by_holdout(
@@ -233,11 +244,11 @@ def choose_by_holdout(
 ) -> Choice:
     """Return the weights of a `path` `(W, B)` that best predict a random tenth of the kept pixels from the rest.
 
-    `model` takes parts of the `mask` `(B, C, *size)` as `kept` beside data and weights; windows have so many `pixels`.
+    `model` takes data, weights and a part of the `mask` `(B, C, *size)` as `kept`. Each window has `pixels` pixels.
     """
     windows, owner = cut(torch.cat([data, mask.expand_as(data)], dim=1), pixels)
     y, kept = windows.chunk(2, dim=1)
-    if bool((kept.flatten(2).sum(2) == 0).any()):  # a window in a hole says nothing
+    if bool((kept.flatten(2).sum(2) == 0).any()):  # a window without known pixels is useless
         y, kept, owner = data, mask.expand_as(data), torch.arange(len(data), device=data.device)
     generator = torch.Generator().manual_seed(0)
     out = (torch.rand(y.shape, generator=generator, dtype=y.dtype, device="cpu").to(y) < 0.1) & (kept > 0)
@@ -246,8 +257,8 @@ def choose_by_holdout(
 
     def risks(weights: Tensor) -> Tensor:
         again = (len(weights), *(1,) * (data.ndim - 1))
-        problem = model(y.repeat(again), weights[:, owner].flatten(), kept=(kept * ~out).repeat(again))
-        x = problem.image(solve(problem, effort[0], iterations=effort[1]).x).reshape(len(weights), *y.shape)
+        parts = (y.repeat(again), weights[:, owner].flatten())
+        x = solve_roughly(model, effort, *parts, kept=(kept * ~out).repeat(again)).reshape(len(weights), *y.shape)
         errors = ((x - y) * out).square().flatten(2).sum(2)
         return weights.new_zeros(weights.shape).index_add_(1, owner, errors) / counts
 
@@ -261,24 +272,24 @@ def choose_behind_blur(
     kernel: Sequence[int],
     noise: Tensor | None = None,
 ) -> Choice:
-    """Return the weights for data behind a `blur`, by risk, on one window in the middle.
+    """Return the weights of least risk for data blurred by `blur`, from one window in the middle.
 
-    The blur has left no texture at high frequencies: all that is there is noise. The risk of Ax says little about
-    small weights, with which x is noise: the path ends at a twentieth of the noise.
+    The blur leaves no texture at high frequencies, so everything there is noise. The path ends at a twentieth of the
+    noise, because the risk of Ax hardly changes for small weights, although x is then mostly noise.
     """
     level = at_least(measure(data).most, data) if noise is None else noise
+    windows, owner = cut(data, kernel=kernel)
     white, path = Noise.white(level, data), weights_near(level)
-    return choose_by_risk(model, data, white, path, blur, kernel, effort=BLUR_EFFORT, widening=WIDENING[:2])
+
+    def answer(data: Tensor, weights: Tensor) -> Tensor:
+        return blur(solve_roughly(model, BLUR_EFFORT, data, weights))
+
+    return choose_by_risk(answer, data, windows, owner, white, path, widening=WIDENING[:2])
 
 
-def _solve_roughly(model: Model, effort: Effort, plans: list[Denoising], data: Tensor, weights: Tensor) -> Tensor:
-    """Return the images for data `(N, C, *size)` and weights `(N,)`; the `plans` keep one that compiled code has."""
-    if plans:
-        return plans[0]._replace(noisy=data, bound=weights).solve(*effort, None).x
-    problem = model(data, weights)
-    if isinstance(plan := tv.match(problem, effort[0]), Denoising):
-        plans.append(plan)
-        return plan.solve(*effort, None).x
+def solve_roughly(model: Callable[..., Any], effort: Effort, data: Tensor, weights: Tensor, **options: Any) -> Tensor:
+    """Return rough solutions, as images, for data `(N, C, *size)` and weights `(N,)`."""
+    problem = model(data, weights, **options)
     x: Tensor = problem.image(solve(problem, effort[0], iterations=effort[1]).x)
     return x
 
@@ -286,7 +297,7 @@ def _solve_roughly(model: Model, effort: Effort, plans: list[Denoising], data: T
 def _search(
     risks: Callable[[Tensor], Tensor], data: Tensor, noise: Tensor, path: Tensor, widening: Sequence[float]
 ) -> Choice:
-    """Return the weights of least risk; the `path` `(W, B)` grows while the risk falls at one of its ends."""
+    """Return the weights of least risk; extend the `path` `(W, B)` while the risk is least at one of its ends."""
     risk = risks(path)
     least = MIN_WEIGHT * (data.flatten(1).amax(1) - data.flatten(1).amin(1))
     for step in (*widening, None):
@@ -301,40 +312,35 @@ def _search(
         if bool(bottom.any()):
             less = (path[:1] / factors).flip(0)
             path, risk = torch.cat([less, path]), torch.cat([risks(less).where(bottom, torch.inf), risk])
-    columns = zip(path.double().log().T.tolist(), risk.double().T.tolist(), strict=True)
-    weight = path.new_tensor([math.exp(_vertex(logarithms, column)) for logarithms, column in columns])
+    weight = _vertices(path.double().log(), risk.double()).exp().to(path)
     return Choice(weight, noise, path, risk, top | bottom)
 
 
-def _vertex(places: Sequence[float], risks: Sequence[float]) -> float:
-    """Return the minimum of the parabola through the three lowest neighbours; the lowest where it has none."""
-    pairs = list(zip(places, risks, strict=True))
-    places, risks = zip(*([pair for pair in pairs if math.isfinite(pair[1])] or pairs), strict=True)
-    lowest = risks.index(min(risks))
-    at = min(max(lowest, 1), len(risks) - 2)
-    (t0, t1, t2), (r0, r1, r2) = places[at - 1 : at + 2], risks[at - 1 : at + 2]
+def _vertices(places: Tensor, risks: Tensor) -> Tensor:
+    """Return minima `(B,)` of parabolas through the lowest risk and its neighbours, or the lowest place if concave."""
+    known = torch.isfinite(risks) | ~torch.isfinite(risks).any(dim=0)
+    first = known.to(torch.int8).argmax(dim=0)
+    last = first + known.sum(dim=0) - 1
+    lowest = risks.where(known, torch.inf).argmin(dim=0)
+    around = (
+        torch.minimum(torch.maximum(lowest, first + 1), last - 1) + torch.arange(-1, 2, device=lowest.device)[:, None]
+    )
+    (t0, t1, t2), (r0, r1, r2) = places.gather(0, around), risks.gather(0, around)
     down, up = (t1 - t0) * (r1 - r2), (t1 - t2) * (r1 - r0)
-    bend = down - up
-    best = t1 - 0.5 * ((t1 - t0) * down - (t1 - t2) * up) / bend if bend < 0 else places[lowest]
-    return min(max(best, places[0]), places[-1])
-
-
-def warn_if_at_end(choice: Choice) -> None:
-    """Warn where the risk still falls at an end of the weights that were tried."""
-    if bool(choice.at_end.any()):
-        at = choice.weight[choice.at_end]
-        warn(f"weight: {float(at[0]):.3g}, at the end of those that were tried, fits best; try others beyond it")
+    vertex = t1 - 0.5 * ((t1 - t0) * down - (t1 - t2) * up) / (down - up)
+    ends = places.gather(0, torch.stack([first, last, lowest]))
+    return torch.where(down < up, vertex.clamp(ends[0], ends[1]), ends[2])
 
 
 def weights_near(noise: Tensor) -> Tensor:
-    """Return the weights to try for squares and a noise `(B,)`: `(W, B)`."""
+    """Return the weights `(W, B)` to try for squares and noise of standard deviation `noise` `(B,)`."""
     return 2 * torch.outer(noise.new_tensor(NOISE_MULTIPLES), noise)
 
 
 def cut(images: Tensor, pixels: int = NUM_PIXELS, kernel: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-    """Return windows of images `(B, C, *size)` and the index of the image of each: small images whole.
+    """Return windows of images `(B, C, *size)` and the index of the image of each window; small images stay whole.
 
-    There are four windows of so many `pixels`, or, for a blur, one in the middle that is twice as wide as its `kernel`.
+    There are four windows of `pixels` pixels. With a `kernel`, there is one in the middle, at least twice as wide.
     """
     size, owner = images.shape[2:], torch.arange(len(images), device=images.device)
     seen = MIN_PIXELS if kernel else 4 * pixels
@@ -352,7 +358,7 @@ def cut(images: Tensor, pixels: int = NUM_PIXELS, kernel: Sequence[int] = ()) ->
 
 
 def _windows(images: Tensor, places: Places, side: int) -> Tensor:
-    """Return windows of a `side` at places from 0 to 1 along the axes, one after the other."""
+    """Return windows with this `side` at positions from 0 to 1 along the axes, concatenated as a batch."""
     windows = []
     for place in places:
         window = images

@@ -1,32 +1,40 @@
-/* What several files of C share, and what Python asks for: module.c. */
+/* Declarations that Python and several C files share. */
 
 #ifndef LMD_SHARED
 #define LMD_SHARED
 
-enum { GOING, FINISHED, REACHED, STUCK }; /* where a solve stands; the last three as in lmd.tv.solved.End */
+#define INLINE static inline __attribute__((always_inline))
+
+static inline long least(long a, long b) { return a < b ? a : b; }
+static inline long most(long a, long b) { return a > b ? a : b; }
+
+/* A function that Python calls. Returns 0, or the sum of the reasons NO_MEMORY and INTERRUPTED that
+ * ended it (threads.h). */
+typedef int Function(
+    void *const *arrays, const double *reals, const long *sizes, int threads, double *report);
+
+#define FUNCTIONS(each)                                                                            \
+    each(blur) each(convolve) each(convolve_backward) each(fgp) each(interior) each(model)         \
+        each(relaxed) each(saddle) each(second)
+
+#define DECLARE(name) Function lmd_##name;
+FUNCTIONS(DECLARE)
 
 enum {
-    REPORT = 4,      /* numbers for each instance: iterations, status, F(x), its gap */
-    FORMS = 4,       /* forms of total variation that reaches of schedules are known for */
-    MAX_COUPLED = 8, /* channels that are coupled, at most, and planes that lie abreast */
-    LARGEST = 9      /* the widest kernel that is compiled for */
+    REPORT = 4,      /* numbers reported for each instance: iterations, end, F(x), its gap */
+    FORMS = 4,       /* forms of total variation: isotropic or not, coupled or not */
+    MAX_COUPLED = 8, /* largest number of coupled channels */
+    LARGEST = 9      /* side of the largest kernel of compiled convolutions */
 };
+
+/* How a solve ended; the last three have the numbers of lmd.tv.plans.End. */
+enum { GOING, FINISHED, REACHED, STUCK };
 
 enum {
     MISFIT_SQUARES,
     MISFIT_COUNTS,    /* with backgrounds */
-    MISFIT_DISTANCES, /* absolute */
-    MISFIT_LINEAR     /* <y, x>: terms behind other operators, at what they are linear in */
+    MISFIT_DISTANCES, /* absolute differences */
+    MISFIT_LINEAR     /* <y, x>: a term behind another operator, linearised */
 };
-
-typedef struct Schedules Schedules;
-
-/* A batch of solves to a tolerance. Instances are shared between the threads, or, where there are few, the rows of each of
-   them. Step sizes and momenta of the first iterations are chosen among `schedules`; p is where to start, where that is better
-   than nothing, or NULL, and `gaps` the relative gaps that it proves. Where channels are `coupled`, lengths are taken over all
-   of them, 2 to 8. report (B, REPORT) has the iterations, the status, F(x) and its gap. */
-int lmd_fgp(const void *y, const void *p, const double *gaps, const double *bound, const Schedules *schedules, double scale,
-            double step, double tolerance, double norm, double roundings, long batch, long channels, long height, long width,
-            long limit, long isotropic, long coupled, long doubles, int threads, void *p_out, void *x_out, double *report);
 
 #endif

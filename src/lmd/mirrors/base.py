@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmd.core.checks import check_choice, check_finite, check_floating, check_module_kind
+from lmd.core.checks import check_choice, check_floating, check_module_kind, check_scale
 from lmd.core.config import Configurable
 from lmd.errors import InputError
 from lmd.terms import Domain
 from lmd.terms.base import inner
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": float("inf")}
-DUAL_NORM = {"l1": "linf", "l2": "l2", "linf": "l1"}  # measures dual vectors where points are measured in the key
+DUAL_NORM = {"l1": "linf", "l2": "l2", "linf": "l1"}  # the dual norm of each norm
 
 
 def norm_of(x: Tensor, norm: str) -> Tensor:
@@ -27,14 +27,14 @@ def norm_of(x: Tensor, norm: str) -> Tensor:
 class Mirror(nn.Module, Configurable, abc.ABC):
     r"""A strictly convex potential Psi, its gradient `to_dual`, and the inverse of that gradient, `to_primal`.
 
-    On a closed convex domain X the inverse is the solution of \min_{x in X} Psi(x) - <y, x>: a point x of X with
-    <y - to_dual(x), z - x> <= 0 for every z in X. `lmd.testing.mirrors` tests all of this for any mirror.
+    On a closed convex domain X, to_primal(y) is the solution of \min_{x in X} Psi(x) - <y, x>: the point x of X with
+    <y - to_dual(x), z - x> <= 0 for every z in X. `lmd.testing.mirrors` tests these properties of any mirror.
 
     Attributes:
         is_exact: Whether `to_primal` is the inverse up to rounding.
         norm: The norm that `strong_convexity` refers to: "l1", "l2" or "linf".
         domain: The set on which the potential is defined; None is the whole space.
-        dimension: d, where points are vectors `(B, d)` of this length; None for other shapes.
+        dimension: d if points are vectors `(B, d)`; None for other shapes.
     """
 
     is_exact: ClassVar[bool] = True
@@ -63,12 +63,12 @@ class Mirror(nn.Module, Configurable, abc.ABC):
     def to_primal(self, y: Tensor, tolerance: float | None = None) -> Tensor:
         """Return the point of the domain whose gradient is y, same shape as y.
 
-        An exact mirror is exact to rounding and ignores `tolerance`; another refines x until the dual residual
+        An exact mirror ignores `tolerance`. Any other refines x until the dual residual
         ||to_dual(x) - y||_2 of each instance is at most `tolerance`.
         """
 
     def descend(self, x: Tensor, change: Tensor) -> Tensor:
-        """Return to_primal(to_dual(x) - change), a step of mirror descent; override where the maps share work."""
+        """Return to_primal(to_dual(x) - change), a step of mirror descent; override if the maps share work."""
         return self.to_primal(self.to_dual(x) - change)
 
     def divergence(self, x: Tensor, y: Tensor) -> Tensor:
@@ -78,22 +78,22 @@ class Mirror(nn.Module, Configurable, abc.ABC):
     @property
     @abc.abstractmethod
     def strong_convexity(self) -> Tensor:
-        """sigma >= 0 such that B(x, y) >= sigma/2 ||x - y||^2 in the norm `norm`, as a tensor of no dimensions."""
+        """sigma >= 0 such that B(x, y) >= sigma/2 ||x - y||^2 in the norm `norm`, as a scalar tensor."""
 
     @property
     def smoothness(self) -> Tensor | None:
-        """L such that B(x, y) <= L/2 ||x - y||^2 in the norm `norm`, a tensor of no dimensions, where there is one."""
+        """L such that B(x, y) <= L/2 ||x - y||^2 in the norm `norm`, as a scalar tensor; None if there is none."""
         return None
 
     def inconsistency(self, x: Tensor, norm: str = "l1", dual: Tensor | None = None) -> Tensor:
         """Return ||to_primal(to_dual(x)) - x|| of each instance `(B,)`, the paper's forward-backward loss.
 
-        `dual` is to_dual(x), where it is known.
+        `dual` is to_dual(x), if already computed.
         """
         return norm_of(self.to_primal(self.to_dual(x) if dual is None else dual) - x, norm)
 
     def clipped(self, y: Tensor) -> Tensor | None:
-        """Return how many entries of each y `to_primal` clips to the range of `to_dual` `(B,)`; None if never."""
+        """Return the number `(B,)` of entries of y that `to_primal` clips to the range of `to_dual`; None if never."""
         return None
 
 
@@ -106,9 +106,7 @@ def check_width(argument: str, x: Tensor, dimension: int) -> Tensor:
 
 def check_positive_vector(argument: str, x: Tensor, dimension: int) -> Tensor:
     """Return `x` if it is a vector `(dimension,)` of finite numbers above zero."""
-    check_finite(argument, check_floating(argument, x))
+    check_scale(argument, check_floating(argument, x))
     if x.shape != (dimension,):
         raise InputError(argument, f"shape {tuple(x.shape)}", f"shape ({dimension},)")
-    if not bool((x > 0).all()):
-        raise InputError(argument, f"a smallest entry of {float(x.min()):g}", "positive numbers")
     return x

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -12,43 +12,53 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lmd.core.checks import check_choice, check_count, check_positive
-from lmd.mirrors.base import Mirror
-from lmd.mirrors.convolutional import BORDERS, ConvICNN, check_kernel, instances_in_cache, pad
-from lmd.mirrors.inverse import refine
-from lmd.mirrors.potentials import LEAK, DenseICNN, PotentialNetwork
+from lmd.mirrors.base import Mirror, norm_of
+from lmd.mirrors.potentials import LEAK, Convolutions, Matrices, PotentialNetwork, in_parts
+from lmd.operators.base import conjugate_gradients
+from lmd.terms.base import inner, per_instance
 
-BACKWARDS = ("residual", "gradient")
 BACKWARD_MIXING = 0.5  # mu of a backward network that is a gradient, as published
+SHARPNESSES = tuple(10.0**k for k in range(1, 11))  # beta of the smooth potentials that approach a leaky one
+MAX_CG_ITERATIONS, MAX_TRIALS = 50, 30  # limits for each Newton iteration
 
 
 class Pair(Mirror):
     """to_dual(x) = scale forward_net.gradient(x), to_primal(y) = backward_net(y / scale).
 
-    `to_primal(y)` is one evaluation of the backward network, whose error `inconsistency` measures and training keeps
-    small. `to_primal(y, tolerance=...)` refines it (`lmd.mirrors.inverse`) until the dual residual
-    ||to_dual(x) - y||_2 is at most the tolerance, which leaves an error of at most tolerance / strong_convexity; a
-    warning says how many instances need too many iterations or, with a leaky network, have no such x. No graph leads
-    through a refined answer.
+    `to_primal(y)` is one evaluation of the backward network. `inconsistency` measures its error, and training keeps
+    this error small. `to_primal(y, tolerance=...)` improves x (`refine`) until the dual residual ||to_dual(x) - y||_2
+    is at most the tolerance; then the error is at most tolerance / strong_convexity. A warning gives the number of
+    instances that need too many iterations or, with a leaky network, have no solution. A refined x has no graph.
 
     Args:
-        forward_net: An input-convex network.
-        backward_net: A network from y to x.
-        arguments: The arguments of the constructor of the subclass; its `scale`, a positive number, makes step-sizes
-            of a common size fit problems with large gradients.
+        maps: The linear maps of both networks: `Matrices` or `Convolutions`.
+        size: Width and layers of the forward network.
+        backward_size: Width and layers of the backward network.
+        arguments: The arguments of the constructor of the subclass. The positive number `scale` makes ordinary
+            step-sizes suit problems with large gradients.
     """
 
     is_exact = False
 
-    def __init__(self, forward_net: PotentialNetwork, backward_net: nn.Module, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, maps: Matrices, size: tuple[int, int], backward_size: tuple[int, int], arguments: dict[str, Any]
+    ) -> None:
         super().__init__()
-        self.forward_net, self.backward_net, self.arguments = forward_net, backward_net, arguments
-        self.scale = check_positive("scale", arguments["scale"])
+        self.arguments, self.scale = arguments, check_positive("scale", arguments["scale"])
+        options = {name: arguments[name] for name in ("activation", "curvature", "seed")}
+        self.forward_net = PotentialNetwork(maps, *size, mixing=arguments["mixing"], **options)
+        self.backward_net: nn.Module
+        if check_choice("backward", arguments["backward"], ("residual", "gradient")) == "residual":
+            self.backward_net = ResidualNetwork(maps, *backward_size, seed=arguments["seed"])
+        else:
+            gradient = PotentialNetwork(maps, *backward_size, mixing=BACKWARD_MIXING, convex=False, **options)
+            self.backward_net = gradient
 
     def config(self) -> dict[str, Any]:
         return dict(self.arguments)
 
     def check_shape(self, argument: str, y: Tensor) -> Tensor:
-        return self.forward_net.check_shape(argument, y)
+        return self.forward_net.maps.check_shape(argument, y)
 
     def potential(self, x: Tensor) -> Tensor:
         return self.scale * self.forward_net.value(x)
@@ -84,7 +94,7 @@ class DensePair(Pair):
         width: Units of a layer of the forward network.
         layers: Layers of the forward network on top of the first.
         backward: "residual", a plain residual network, or "gradient", the gradient of a second network like the first
-            but not convex, as published. Both start at the identity, as `to_dual` does up to a few per cent.
+            but not convex, as published. With `curvature`, either starts at the identity, and `forward_net` near it.
         backward_width: Units of a layer of the backward network; None is `width`.
         backward_layers: Layers of the backward network; None is `layers`.
         scale: A positive factor of `to_dual`, fixed.
@@ -110,14 +120,8 @@ class DensePair(Pair):
         seed: int = 0,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        size = (backward_width or width, backward_layers or layers)
-        options: dict[str, Any] = {"activation": activation, "curvature": curvature, "seed": seed}
-        backward_net: nn.Module
-        if check_choice("backward", backward, BACKWARDS) == "residual":
-            backward_net = DenseResidual(dimension, *size, seed=seed)
-        else:
-            backward_net = DenseICNN(dimension, *size, mixing=BACKWARD_MIXING, convex=False, **options)
-        super().__init__(DenseICNN(dimension, width, layers, mixing=mixing, **options), backward_net, arguments)
+        backward_size = (backward_width or width, backward_layers or layers)
+        super().__init__(Matrices(dimension), (width, layers), backward_size, arguments)
 
 
 class ConvPair(Pair):
@@ -127,17 +131,11 @@ class ConvPair(Pair):
         channels: C.
         filters: Channels inside the forward network.
         layers: Layers of the forward network on top of the first.
-        backward: "residual" or "gradient", as for `DensePair`; with the kernel and borders of the forward network.
         backward_filters: Channels inside the backward network; None is `filters`.
-        backward_layers: Layers of the backward network; None is `layers`.
         kernel: The side of the convolutions in pixels, odd.
         border: How images continue past their borders: "circular" or "replicate".
         reduction: Whether the read-out is the "sum" or the "mean" over the pixels.
-        scale: A positive factor of `to_dual`, fixed.
-        mixing: mu of the forward network, in (0, 1).
-        activation: "smooth" or "leaky".
-        curvature: Whether the potential has a learned multiple of ||x||^2 / 2, which starts at 1.
-        seed: The seed of the initial weights.
+        backward, backward_layers, scale, mixing, activation, curvature, seed: As for `DensePair`.
 
     >>> mirror = ConvPair(channels=1, filters=4)
     >>> x = torch.rand(2, 1, 8, 8)
@@ -164,16 +162,8 @@ class ConvPair(Pair):
         seed: int = 0,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        size = (backward_filters or filters, backward_layers or layers, kernel)
-        options: dict[str, Any] = {"border": border, "reduction": reduction, "activation": activation}
-        options |= {"curvature": curvature, "seed": seed}
-        backward_net: nn.Module
-        if check_choice("backward", backward, BACKWARDS) == "residual":
-            backward_net = ConvResidual(channels, *size, border=border, seed=seed)
-        else:
-            backward_net = ConvICNN(channels, *size, mixing=BACKWARD_MIXING, convex=False, **options)
-        forward_net = ConvICNN(channels, filters, layers, kernel, mixing=mixing, **options)
-        super().__init__(forward_net, backward_net, arguments)
+        backward_size = (backward_filters or filters, backward_layers or layers)
+        super().__init__(Convolutions(channels, kernel, border, reduction), (filters, layers), backward_size, arguments)
 
     @classmethod
     def published(cls, channels: int = 3, filters: int = 60, backward_filters: int = 75, seed: int = 0) -> ConvPair:
@@ -188,78 +178,134 @@ class ConvPair(Pair):
                 for weight, gain in ((net.hidden, net.gain), (net.out, net.gain_out)):
                     weight.copy_(torch.rand(weight.shape, generator=generator, dtype=weight.dtype))
                     weight.mul_((high - low) / gain).add_(low / gain)
-            # A last convolution of 3 x 3 taps, to one channel and to as many as the image has, summed up.
+            # Sums of the 3 x 3 taps of the last published convolution, to one channel or to all channels.
             forward_net.out.mul_(9)
             backward_net.out.mul_(math.sqrt(9 * channels))
         return pair
 
 
-class _Residual(nn.Module):
+class ResidualNetwork(nn.Module):
     """y + W h_layers, h_0 = g(W_0 y + b_0), h_i = h_{i-1} + g(W_i h_{i-1} + b_i), with g the leaky ReLU.
 
     The last W starts at 0, so the map starts at the identity.
     """
 
-    def __init__(self, points: int, width: int, layers: int, kernel: tuple[int, ...], seed: int) -> None:
+    def __init__(self, maps: Matrices, width: int = 64, layers: int = 2, *, seed: int = 0) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        check_count("width", width)
+        self.maps, self.width = maps, check_count("width", width)
         check_count("layers", layers)
-        taps = math.prod(kernel)
+        generator = torch.Generator().manual_seed(seed)
+        taps = math.prod(maps.kernel)
 
         def uniform(*shape: int, terms: int) -> nn.Parameter:
             return nn.Parameter((2 * torch.rand(shape, generator=generator) - 1) / math.sqrt(terms))
 
-        self.first = uniform(width, points, *kernel, terms=points * taps)
-        self.hidden = uniform(layers, width, width, *kernel, terms=width * taps)
+        self.first = uniform(width, maps.points, *maps.kernel, terms=maps.points * taps)
+        self.hidden = uniform(layers, width, width, *maps.kernel, terms=width * taps)
         self.bias = uniform(layers + 1, width, terms=width * taps)
-        self.last = nn.Parameter(torch.zeros(points, width, *kernel))
-
-    def _correction(self, y: Tensor, apply: Callable[..., Tensor]) -> Tensor:
-        h = functional.leaky_relu(apply(y, self.first, self.bias[0]), LEAK)
-        for weight, bias in zip(self.hidden.unbind(0), self.bias[1:].unbind(0), strict=True):
-            h = h + functional.leaky_relu(apply(h, weight, bias), LEAK)
-        return apply(h, self.last)
-
-
-class DenseResidual(_Residual):
-    """The residual network on vectors y `(B, d)`."""
-
-    def __init__(self, dimension: int, width: int = 64, layers: int = 2, *, seed: int = 0) -> None:
-        super().__init__(check_count("dimension", dimension), width, layers, (), seed)
+        self.last = nn.Parameter(torch.zeros(maps.points, width, *maps.kernel))
 
     def forward(self, y: Tensor) -> Tensor:
-        """Return the map at y."""
-        return y + self._correction(y, functional.linear)
-
-
-class ConvResidual(_Residual):
-    """The residual network on images y `(B, C, H, W)` of any size, its linear maps convolutions."""
-
-    def __init__(
-        self,
-        channels: int = 3,
-        filters: int = 32,
-        layers: int = 2,
-        kernel: int = 3,
-        *,
-        border: str = "circular",
-        seed: int = 0,
-    ) -> None:
-        check_kernel(kernel)
-        super().__init__(check_count("channels", channels), filters, layers, (kernel, kernel), seed)
-        self.filters, self.radius, self.border = filters, kernel // 2, check_choice("border", border, BORDERS)
-
-    def forward(self, y: Tensor) -> Tensor:
-        """Return the map at y; without a graph, for as many images at once as fit into the cache."""
-        parts = (y,) if torch.is_grad_enabled() else torch.split(y, instances_in_cache(y, self.filters))
-        return torch.cat([self._map(part) for part in parts])
+        """Return the map at y, same shape as y."""
+        return in_parts(self._map, y, self.width)
 
     def _map(self, y: Tensor) -> Tensor:
-        correction = self._correction(y.permute(0, 2, 3, 1), self._convolve)
-        return y + correction.permute(0, 3, 1, 2)
+        h = functional.leaky_relu(self.maps.apply(y, self.first, self.bias[0]), LEAK)
+        for weight, bias in zip(self.hidden, self.bias[1:], strict=True):
+            h = h + functional.leaky_relu(self.maps.apply(h, weight, bias), LEAK)
+        return y + self.maps.apply(h, self.last)
 
-    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Convolve x `(B, H, W, channels)`, to the same size."""
-        padded = pad(x, self.radius, self.border).permute(0, 3, 1, 2)
-        return functional.conv2d(padded, weight, bias).permute(0, 2, 3, 1)
+
+@dataclass(frozen=True)
+class Refinement:
+    """The result of `refine`, instance by instance."""
+
+    x: Tensor  # the points `(B, ...)` of the smallest residual
+    residual: Tensor  # ||gradient(x) - y||_2, `(B,)`
+    iterations: Tensor  # Newton iterations taken, `(B,)`
+    converged: Tensor  # whether the residual is at most the tolerance, `(B,)`
+
+
+@torch.no_grad()
+def refine(
+    potential: PotentialNetwork, y: Tensor, start: Tensor, tolerance: float = 1e-6, iterations: int = 100
+) -> Refinement:
+    r"""Solve gradient(x) = y by minimising the strongly convex Psi(x) - <y, x>, instance by instance, from `start`.
+
+    With sigma the strong convexity of Psi, the solution is within residual / sigma of x. The result has no graph.
+
+    This is Newton's method with conjugate gradients and a line search, at most `iterations` for each instance. A smooth
+    potential has a solution for every y. The gradient of a leaky potential jumps at kinks; the kinks are smoothed with
+    `Activation(beta)`, and beta grows by factors of ten until the residual is at most the tolerance. If y lies inside a
+    jump, no x has this gradient: the instance does not converge, and x is near the kink that minimises Psi(x) - <y, x>.
+    Choose a smooth potential if arbitrary y have to be inverted.
+    """
+    x, best = start.clone(), start.clone()
+    residual = norm_of(potential.gradient(x) - y, "l2")
+    taken = torch.zeros_like(residual, dtype=torch.int64)
+    for beta in (None,) if potential.is_smooth else SHARPNESSES:
+        is_last = beta is None or beta == SHARPNESSES[-1]
+        left = torch.isfinite(residual) & (residual > tolerance) & (taken < iterations)
+        index, goal = left.nonzero().flatten(), None
+        while len(index):
+            objective = _Objective(potential, x[index], y[index], beta)
+            if goal is None:  # a tenth of the residual if a sharper problem follows
+                goal = ((0.0 if is_last else 0.1) * objective.norms).clamp(min=tolerance / 2)
+            x[index], norms, stuck = objective.search(objective.newton_direction())
+            taken[index] += 1
+            ended = (norms <= goal) | stuck | (taken[index] >= iterations)
+            done, index, goal = index[ended], index[~ended], goal[~ended]
+            if len(done):
+                norms = norm_of(potential.gradient(x[done]) - y[done], "l2")
+                better = norms < residual[done]
+                best[done[better]], residual[done[better]] = x[done[better]], norms[better]
+    return Refinement(best, residual, taken, residual <= tolerance)
+
+
+class _Objective:
+    """Psi(x) - <y, x> near x; its kinks are smoothed if beta is given."""
+
+    def __init__(self, potential: PotentialNetwork, x: Tensor, y: Tensor, beta: float | None) -> None:
+        self.potential, self.y, self.beta = potential, y, beta
+        with torch.enable_grad():
+            self.x = x.requires_grad_()
+            value, self.gradient = potential.value_and_gradient(self.x, beta)
+        self.value = value.detach() - inner(x.detach(), y)
+        self.slope = self.gradient.detach() - y
+        self.norms = norm_of(self.slope, "l2")
+
+    def newton_direction(self) -> Tensor:
+        """Solve H d = -slope by conjugate gradients, to the relative residual min(0.1, sqrt(||slope||))."""
+
+        def multiply(along: Tensor) -> Tensor:
+            (product,) = torch.autograd.grad(self.gradient, self.x, along, retain_graph=True)  # H is symmetric
+            return product
+
+        return conjugate_gradients(multiply, -self.slope, self.norms.clamp(max=0.01).sqrt(), MAX_CG_ITERATIONS)
+
+    def search(self, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return an acceptable point along the direction, its residual, and which instances have none.
+
+        A point is acceptable by Armijo's condition or, if the values agree up to rounding, by a smaller slope.
+        """
+        x, norms = self.x.detach(), self.norms
+        fall = inner(self.slope, direction)
+        rounding = 1e3 * torch.finfo(x.dtype).eps * (1 + self.value.abs())
+        step = torch.ones_like(fall)
+        open_ = torch.ones_like(fall, dtype=torch.bool)
+        for _ in range(MAX_TRIALS):
+            trial = self.x.detach() + per_instance(step, x) * direction
+            value, gradient = self.potential.value_and_gradient(trial, self.beta)
+            value = value - inner(trial, self.y)
+            slope = inner(gradient - self.y, direction)
+            lower = value <= self.value + 1e-4 * step * fall
+            flatter = (value <= self.value + rounding) & (slope.abs() <= 0.9 * fall.abs())
+            good = open_ & (lower | flatter)
+            x = torch.where(good.reshape(-1, *(1,) * (x.ndim - 1)), trial, x)
+            norms = torch.where(good, norm_of(gradient - self.y, "l2"), norms)
+            open_ = open_ & ~good
+            if not bool(open_.any()):
+                break
+            # Secant step: the slope grows with the step, and would be zero here if it grew linearly.
+            step = torch.where(open_, step * (fall / (fall - slope)).clamp(0.1, 0.5), step)
+        return x, norms, open_

@@ -24,15 +24,15 @@ class Separable(Mirror):
     to_dual(x) = Q' phi'(Qx) and to_primal(y) = Q' (phi')^{-1}(Qy), both in closed form. The eigenvalues of the Hessian
     Q' diag(phi''(Qx)) Q are between the least and the largest slope of the curves phi'.
 
-    Each kind of coefficient that the transform has shares one curve, odd and piecewise linear; at the start it is the
-    identity. The learned `positions` `(kinds, J)` are its positive knots, in order and at least `gap` apart, and `logs`
-    `(kinds, J + 1)` the logarithms of the slopes between them; both are mirrored at 0. With J = 0 a curve is a line
-    and its potential a square.
+    Coefficients of the same kind share one curve phi', odd and piecewise linear, which is the identity at the start.
+    The learned `positions` `(kinds, J)` are its positive knots, in order and at least `gap` apart. The learned `logs`
+    `(kinds, J + 1)` are the logarithms of the slopes between knots. Both are mirrored at 0. If J = 0, a curve is a
+    line, and its potential a square.
 
     Args:
         transform: Q.
         knots: J, 0 or more.
-        reach: The last knot at the start; the others lie evenly between it and 0.
+        reach: The initial position of the last knot; the other knots are evenly spaced between 0 and `reach`.
         interval: (low, high), positive: the range of slopes, so that curves and their inverses are Lipschitz.
 
     >>> from lmd.mirrors import Cosine
@@ -43,11 +43,7 @@ class Separable(Mirror):
     """
 
     def __init__(
-        self,
-        transform: Transform,
-        knots: int = 0,
-        reach: float = 1.0,
-        interval: tuple[float, float] = (1e-3, 1e3),
+        self, transform: Transform, knots: int = 0, reach: float = 1.0, interval: tuple[float, float] = (1e-3, 1e3)
     ) -> None:
         super().__init__()
         self.transform, self.knots = transform, check_count("knots", knots, least=0)
@@ -83,7 +79,7 @@ class Separable(Mirror):
         return self.transform.inverse(self.curve(y).inverse().gradient(coefficients))
 
     def descend(self, x: Tensor, change: Tensor) -> Tensor:
-        """Three transforms in place of four, or two where the potential is quadratic."""
+        """Return the step with three transforms instead of four, or with two if the potential is quadratic."""
         self.check("x", x)
         curve, down = self.curve(x), self.transform(change)
         if not self.knots:
@@ -107,17 +103,17 @@ class Separable(Mirror):
         check_finite("positions", self.positions)
         low, high = check_finite("logs", self.logs).new_tensor(self.interval).log().tolist()
         self.logs.clamp_(low, high)
-        steps = self.positions.sort(dim=1).values.diff(dim=1, prepend=torch.zeros_like(self.positions[:, :1]))
-        if not _ordered(self.positions, 0.999 * self.gap):
-            self.positions.copy_(steps.clamp(min=self.gap).cumsum(dim=1))
+        if not bool((_steps(self.positions) > 0.999 * self.gap).all()):
+            self.positions.copy_(_steps(self.positions.sort(dim=1).values).clamp(min=self.gap).cumsum(dim=1))
 
 
-def _ordered(positions: Tensor, gap: float) -> bool:
-    return bool((positions.diff(dim=1, prepend=torch.zeros_like(positions[:, :1])) > gap).all())
+def _steps(positions: Tensor) -> Tensor:
+    """Return the distance of each knot from the one before, and of the first knot from 0."""
+    return positions.diff(dim=1, prepend=torch.zeros_like(positions[:, :1]))
 
 
 def _check_loaded(mirror: Separable, keys: object) -> None:
-    if not _ordered(mirror.positions.detach(), 0.0):
+    if not bool((_steps(mirror.positions.detach()) > 0).all()):
         raise InputError("positions", "numbers out of order", "positive numbers in increasing order for each kind")
     low, high = mirror.interval
     if not 0.99 * low <= float(mirror.strong_convexity) <= float(mirror.smoothness) <= 1.01 * high:
@@ -125,7 +121,7 @@ def _check_loaded(mirror: Separable, keys: object) -> None:
 
 
 class Transform(nn.Module, Configurable, abc.ABC):
-    """An orthogonal map Q of each instance: x `(B, ...)` to coefficients of the same shape, each of one of `kinds`."""
+    """An orthogonal map Q of each instance: x `(B, ...)` to coefficients of the same shape, in `kinds` kinds."""
 
     kinds: int
 
@@ -143,20 +139,20 @@ class Transform(nn.Module, Configurable, abc.ABC):
 
     @abc.abstractmethod
     def spread(self, rows: Tensor, like: Tensor) -> Tensor:
-        """Return rows `(kinds, J)` for each coefficient of an instance `like[0]`, `(..., J)`: its kind's, or a mean."""
+        """Return a row `(..., J)` for each coefficient of `like[0]`: one of `rows` `(kinds, J)`, or a mean of two."""
 
 
 class Rotation(Transform):
-    r"""A learned orthogonal map of each block of n numbers in x `(B, m n)`; the identity at the start.
+    r"""A learned orthogonal map of each block of n numbers in x `(B, m n)`; the identity at the start if r is even.
 
     Q = H_1 ... H_r with reflections H_i = I - 2 v_i v_i' / v_i'v_i, where the v_i are the rows of `vectors` `(r, n)`.
     Q = I - V' T^{-1} V with an upper triangular T, which has v_i'v_j above the diagonal and half of v_i'v_i on it
     ([Joffrain et al. 2006](https://doi.org/10.1145/1141885.1141886)). n reflections give every orthogonal map; at the
-    start they are pairs that cancel, and a single one if r is odd.
+    start they cancel in pairs, except for the last one if r is odd.
 
     Args:
         size: n.
-        reflections: r; None is n, or n - 1 where n is odd.
+        reflections: r; None is n, or n - 1 if n is odd.
         seed: The seed of the initial reflections.
     """
 
@@ -164,7 +160,7 @@ class Rotation(Transform):
         super().__init__()
         self.kinds = self.size = check_count("size", size)
         count = 2 * (size // 2) if reflections is None else check_count("reflections", reflections, least=0)
-        self.seed = seed
+        self.reflections, self.seed = count, seed
         pairs = torch.randn((count + 1) // 2, size, generator=torch.Generator().manual_seed(seed))
         start = nn.functional.normalize(pairs).repeat_interleave(2, dim=0)[:count]
         self.vectors = nn.Parameter(start, requires_grad=count > 0)
@@ -178,9 +174,6 @@ class Rotation(Transform):
         with torch.no_grad():
             rotation.vectors.copy_((packed.tril(-1) + identity).T.flip(0))
         return rotation
-
-    def config(self) -> dict[str, Any]:
-        return {"size": self.size, "reflections": len(self.vectors), "seed": self.seed}
 
     @property
     def matrix(self) -> Tensor:
@@ -216,7 +209,7 @@ class Rotation(Transform):
 def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     r"""Return the orthogonal cosine transform `(n, n)`: \sqrt{2/n} cos(pi k (i + 1/2) / n), the first row \sqrt{1/n}.
 
-    Its rows are the eigenvectors of K'K, K the differences of n entries, with eigenvalues 2 - 2 cos(pi k / n).
+    Its rows are the eigenvectors of K'K, with K the differences of n entries; the eigenvalues are 2 - 2 cos(pi k / n).
     """
     k = torch.arange(size, dtype=torch.float64, device=device)
     matrix = torch.cos(math.pi / size * k[:, None] * (k[None, :] + 0.5)) * math.sqrt(2 / size)
@@ -227,13 +220,13 @@ def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 class Cosine(Transform):
     r"""The cosine transform of whole images `(B, C, H, W)`, of any size.
 
-    The kind of a coefficient is its frequency, r = \sqrt{(e_k + e_l) / 8} in [0, 1], with e_k and e_l the eigenvalues
-    of differences down and across. The rows of the kinds are the values at r = 0, 1 / (kinds - 1), ..., 1 of a
-    piecewise linear function of r. As r is the same for flipped images and for images rotated by 90 degrees, a
-    separable mirror maps flipped and rotated images to flipped and rotated images.
+    The curve of a coefficient depends on its frequency r = \sqrt{(e_k + e_l) / 8} in [0, 1]; e_k and e_l are the
+    eigenvalues of K'K down and across (`cosines`). Its parameters are a piecewise linear function of r with one row of
+    parameters at each of r = 0, 1 / (kinds - 1), ..., 1. Flips and rotations by 90 degrees do not change r, so a
+    separable mirror commutes with them.
 
     Args:
-        kinds: Knots of the function of r, at least 2.
+        kinds: The number of knots of the function of r, at least 2.
     """
 
     def __init__(self, kinds: int = 10) -> None:
@@ -276,7 +269,7 @@ class Curve:
 
     The pieces are (-inf, k_1], [k_1, k_2], ..., [k_J, inf): phi' is continuous, has slope s_j on the j-th of them, and
     phi'(0) = 0. Its inverse is a curve too, with knots phi'(k_j) and slopes 1 / s_j. `knots` `(..., J)` increase along
-    the last dimension, `slopes` `(..., J + 1)` are positive; the others broadcast against an instance of u.
+    the last dimension, `slopes` `(..., J + 1)` are positive; their other dimensions broadcast against u[0].
     """
 
     knots: Tensor
@@ -304,7 +297,7 @@ class Curve:
         r"""Return phi(u) - phi(v) - phi'(v) (u - v), entry by entry, as a sum of terms that are not negative.
 
         A piece [l, h] of slope 1, whose nearest points to u and v are a and c, has the divergence
-        (a - c)^2 / 2 + (h - c) max(u - h, 0) + (c - l) max(l - u, 0): nothing cancels where u and v are near.
+        (a - c)^2 / 2 + (h - c) max(u - h, 0) + (c - l) max(l - u, 0): nothing cancels if u and v are near.
         """
         total = torch.zeros_like(u)
         for slope, low, high in self._pieces():

@@ -5,24 +5,22 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from lmd.core.batching import Index, Part, to_double
+from lmd.core.batching import Part, to_double
 from lmd.core.checks import shape_of
 from lmd.errors import InputError
 from lmd.terms import Term
-from lmd.terms.base import size_of
+from lmd.terms.base import inner, per_instance, size_of
 
 Map = Callable[[Tensor], Tensor]
 
-K = TypeVar("K", bound="LinearOperator")
-
 
 class _Linear(torch.autograd.Function):
-    """A linear map whose derivative is its adjoint, so the fast code below serves training as it serves solving."""
+    """A linear map whose derivative is its adjoint, so that the code of operators works in training too."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, apply: Map, transpose: Map) -> Tensor:
@@ -46,9 +44,9 @@ def _linear(x: Tensor, apply: Map, transpose: Map) -> Tensor:
 class LinearOperator(Part, abc.ABC):
     """A linear map K of each instance, with its adjoint: <Kx, z> = <x, K'z>; x `(B, ...)`, z `(B, ...)`.
 
-    An operator is two methods, `_apply` and `_adjoint`, each of which returns a tensor of its own that the caller may
-    write to, and a `norm`. They may work in place: derivatives are taken with the adjoint, not through the code. One
-    that holds a tensor for each instance has a `select` as well.
+    A subclass defines `norm` and two methods, `_apply` and `_adjoint`, which return new tensors that callers may write
+    to. Both may work in place, as derivatives use the adjoint and not the code. `batched` names the attributes that
+    are tensors with data of each instance.
 
     >>> class Doubling(LinearOperator):
     ...     norm, roundings = 2.0, 0.0  # a product with 2 is exact
@@ -63,13 +61,13 @@ class LinearOperator(Part, abc.ABC):
 
     @property
     def spectrum(self) -> Tensor | None:
-        """The eigenvalues of K'K `(H, W // 2 + 1)` in the order of `torch.fft.rfft2`, where it is circulant."""
+        """The eigenvalues of K'K `(H, W // 2 + 1)` in the order of `torch.fft.rfft2` if it is circulant, else None."""
         return None
 
     @property
     def wrapped_spectrum(self) -> Tensor | None:
-        """The eigenvalues of a circulant matrix that is at least K'K and near it; `spectrum` unless known otherwise."""
-        return self.spectrum
+        """The eigenvalues of a circulant matrix that is at least K'K and near K'K; None if none is known."""
+        return None
 
     scales: tuple[float, ...] = (1.0,)  # the factors of the `blocks`
     mask: Tensor | None = None  # m of 0 and 1 if Kx = m * x
@@ -81,19 +79,19 @@ class LinearOperator(Part, abc.ABC):
         return (self,)
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
-        """The parts of z `(B, ...)` that belong to the `blocks`."""
+        """Return the parts of z `(B, ...)` that belong to the `blocks`."""
         return (z,)
 
     def stacked(self, terms: Sequence[Term]) -> Term:
-        """The term of Kx that belongs to those of the `blocks`."""
+        """Return the term of Kx that combines the terms of the `blocks`."""
         return terms[0]
 
     @property
     def roundings(self) -> float:
-        """c with ||computed Kx - Kx|| <= c eps norm ||x||, and the same for K'z, eps the rounding of the dtype.
+        """A number c with ||computed Kx - Kx|| <= c eps norm ||x||, and likewise for K'z, with eps of the dtype.
 
-        Where entries are sums of at most n products, n || |K| || / norm will do, |K| having the absolute entries of K
-        ([Higham 2002](https://doi.org/10.1137/1.9780898718027), section 3.5); 10 000 is for operators that do not say.
+        If entries are sums of at most n products, c = n || |K| || / norm holds with the absolute entries |K| of K
+        ([Higham 2002](https://doi.org/10.1137/1.9780898718027), section 3.5). 10 000 is a cautious default.
         """
         return 1e4
 
@@ -103,47 +101,41 @@ class LinearOperator(Part, abc.ABC):
         """A bound on the operator norm: ||Kx|| <= norm ||x||; positive."""
 
     @abc.abstractmethod
-    def _apply(self, x: Tensor) -> Tensor: ...
+    def _apply(self, x: Tensor, /) -> Tensor: ...
 
     @abc.abstractmethod
-    def _adjoint(self, z: Tensor) -> Tensor: ...
+    def _adjoint(self, z: Tensor, /) -> Tensor: ...
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Kx."""
+        """Return Kx."""
         return _linear(x, self._apply, self._adjoint)
 
     def adjoint(self, z: Tensor) -> Tensor:
-        """K'z."""
+        """Return K'z."""
         return _linear(z, self._adjoint, self._apply)
 
     def error(self, x: Tensor, z: Tensor) -> Tensor:
-        """A bound on ||z - Kx|| `(B,)` for z the computed Kx: roundings eps norm ||x||, unless more is known."""
+        """Bound ||z - Kx|| `(B,)` for the computed z: roundings eps norm ||x|| by default."""
         return self.roundings * torch.finfo(x.dtype).eps * self.norm * size_of(x)
 
     def adjoint_error(self, z: Tensor) -> Tensor:
-        """A bound on ||computed K'z - K'z|| `(B,)`."""
+        """Bound ||computed K'z - K'z||, `(B,)`."""
         return self.roundings * torch.finfo(z.dtype).eps * self.norm * size_of(z)
 
     def magnitude(self, x: Tensor) -> Tensor:
-        """A bound on the sum of the sizes of what each entry of Kx is a sum of: in its shape, or `(B,)`."""
+        """Bound sum_j |K_ij x_j| for each entry i of Kx: in the shape of Kx, or `(B,)`."""
         return self.norm * size_of(x)
 
-    is_identity: ClassVar[bool] = False  # whether Kx = x, so that points behind the operator are points before it
+    is_identity: ClassVar[bool] = False  # whether Kx = x
 
     def gram(self, x: Tensor) -> Tensor:
-        """K'K for x `(B, ...)` of n entries, as a matrix `(n, n)` or one for each instance `(B, n, n)`."""
+        """Return K'K as a matrix `(n, n)`, or `(B, n, n)` if instances differ; n is the number of entries of x[0]."""
         count = x[0].numel()
         rows = torch.eye(count, dtype=x.dtype, device=x.device).reshape(count, *x.shape[1:])
         image = self(rows).flatten(1)
         return image @ image.mT
 
-    def double(self: K) -> K:
-        """Return the operator with its tensors in float64, in which proofs are evaluated."""
-        return to_double(self)
-
-    def select(self: K, index: Index) -> K:
-        """Return the operator for some of the instances; a number selects a batch of one."""
-        return self
+    double = to_double  # certificates are evaluated in float64
 
 
 def check_ending(argument: str, x: Tensor, ending: tuple[int, ...]) -> Tensor:
@@ -163,31 +155,31 @@ class Identity(LinearOperator):
     def _apply(self, x: Tensor) -> Tensor:
         return x.clone()
 
-    def _adjoint(self, z: Tensor) -> Tensor:
-        return z.clone()
+    _adjoint = _apply
 
 
 POWER_ITERATIONS, LANCZOS_ITERATIONS = 30, 20  # iterations of `norm_bound` and of `norm_estimate`
+NORM_MARGIN = 1.05  # factor on the result of Lanczos, which may be a few percent below the norm
 
 
 def norm_bound(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> float:
-    r"""A bound on ||A|| for a matrix A of entries of 0 or more, from x -> A'Ax on images of this shape.
+    r"""Bound ||A|| for a matrix A with entries of 0 or more, given the map x -> A'Ax on images of this shape.
 
-    Collatz and Wielandt: the largest eigenvalue of a matrix G of entries of 0 or more is at most max_i (Gv)_i / v_i
-    for every v > 0. Power iterations bring the bound down to the eigenvalue; whenever they stop, it holds.
+    Collatz and Wielandt: the largest eigenvalue of a matrix G with entries of 0 or more is at most max_i (Gv)_i / v_i
+    for every v > 0. Power iterations tighten this bound; it holds after any number of iterations.
     """
     v, least = torch.ones(shape, dtype=torch.float64, device="cpu"), math.inf
     for _ in range(POWER_ITERATIONS):
         image = gram(v)
         least = min(least, float((image / v).max()))
-        v = image + 1e-12 * float(image.max()) + torch.finfo(v.dtype).tiny  # positive, as the bound asks for
-    return math.sqrt(least * (1 + 1e-12)) if least > 0 else 1.0  # A = 0: any bound serves it
+        v = image + 1e-12 * float(image.max()) + torch.finfo(v.dtype).tiny  # the bound requires v > 0
+    return math.sqrt(least * (1 + 1e-12)) if least > 0 else 1.0  # A = 0: any positive bound holds
 
 
 def norm_estimate(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> float:
-    """The largest eigenvalue of a symmetric matrix without negative ones, from below, by the method of Lanczos.
+    """Return a positive estimate of ||A|| by the Lanczos method, with a margin, given the map x -> A'Ax.
 
-    The largest eigenvalue of the tridiagonal matrix that a few steps from a random start make
+    ||A||^2 is about the largest eigenvalue of the tridiagonal matrix after a few steps from a random start
     ([Golub and Van Loan 2013](https://doi.org/10.56021/9781421407944), section 10.1).
     """
     v = torch.rand(shape, dtype=torch.float64, device="cpu", generator=torch.Generator().manual_seed(0))
@@ -202,4 +194,25 @@ def norm_estimate(gram: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> f
         before, v = v, rest / max(length, torch.finfo(v.dtype).tiny)
     along = torch.tensor(middle, dtype=torch.float64, device="cpu").diag()
     off = torch.tensor(beside[:-1], dtype=torch.float64, device="cpu").diag(1)
-    return float(torch.linalg.eigvalsh(along + off + off.mT)[-1])
+    squared = float(torch.linalg.eigvalsh(along + off + off.mT)[-1])
+    return NORM_MARGIN * max(squared, 0.0) ** 0.5 or 1.0
+
+
+def conjugate_gradients(multiply: Map, right: Tensor, tolerance: float | Tensor, iterations: int) -> Tensor:
+    """Return the solution q of multiply(q) = right `(B, ...)` for a symmetric map without negative eigenvalues.
+
+    Each instance stops once the norm of its residual is at most `tolerance`, a number or `(B,)`, times ||right||.
+    """
+    q, residual, direction = torch.zeros_like(right), right, right
+    square, enough = inner(right, right), tolerance * size_of(right)
+    for _ in range(iterations):
+        going = square.sqrt() > enough
+        if not bool(going.any()):
+            break
+        image = multiply(direction)
+        along = inner(direction, image)
+        step = per_instance(torch.where(going & (along > 0), square / torch.where(along > 0, along, 1), 0), q)
+        q, residual = q + step * direction, residual - step * image
+        before, square = square, inner(residual, residual)
+        direction = residual + per_instance(square / torch.where(before > 0, before, 1), q) * direction
+    return q

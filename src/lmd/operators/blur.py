@@ -12,12 +12,11 @@ from torch.nn.functional import conv2d, pad
 from lmd import kernels
 from lmd.core.checks import check_choice, check_count, check_finite, check_floating, check_positive, shape_of
 from lmd.errors import InputError
-from lmd.kernels.blur import Taps
 from lmd.operators.base import LinearOperator, check_ending, norm_bound
 
 BORDERS = ("circular", "replicate")
 
-# Relative distance to rank one, over the root of its entries, up to which a kernel is applied as column and row.
+# Relative distance to rank one, per root of the number of entries, up to which a kernel is applied as column and row.
 RANK_TOLERANCE = torch.finfo(torch.float64).eps
 
 POINTS_PER_PIXEL = 16  # points of a motion for each pixel of its length
@@ -26,9 +25,9 @@ POINTS_PER_PIXEL = 16  # points of a motion for each pixel of its length
 class Blur(LinearOperator):
     r"""(Ax)_{i,j} = \sum_{a,b} k_{a,b} x_{i + c - a, j + d - b}: convolution with a kernel k `(h, w)` about its middle.
 
-    (c, d) = (h // 2, w // 2) and x, `(B, ..., H, W)` like Ax, continues past its borders: around ("circular"), or with
-    the pixel at the border ("replicate"). A kernel of rank one is applied as a column and a row, others entry by entry,
-    those that are 0 left out.
+    (c, d) = (h // 2, w // 2); x and Ax are `(B, ..., H, W)`. Past its borders, x wraps around ("circular") or repeats
+    the pixel at the border ("replicate"). A kernel of rank one is applied as a column and a row, any other kernel entry
+    by entry without its zeros.
 
     Args:
         kernel: k `(h, w)`, at most as large as the images.
@@ -37,7 +36,11 @@ class Blur(LinearOperator):
     """
 
     def __init__(self, kernel: Tensor, height: int, width: int, border: str = "circular") -> None:
-        self.kernel = check_kernel(kernel)
+        if check_finite("kernel", check_floating("kernel", kernel)).ndim != 2 or kernel.numel() == 0:
+            raise InputError("kernel", f"shape {shape_of(kernel)}", "a matrix (h, w)")
+        if not bool(kernel.any()):
+            raise InputError("kernel", "only zeros", "a kernel with an entry that is not 0")
+        self.kernel = kernel.detach().cpu().double()
         self.height, self.width = check_count("height", height), check_count("width", width)
         self.border = check_choice("border", border, BORDERS)
         if kernel.shape[0] > height or kernel.shape[1] > width:
@@ -49,18 +52,22 @@ class Blur(LinearOperator):
             self._passes = [scale * left[:, :1], scale * right[:1]]
         else:
             self._passes = [self.kernel]
-        self._compiled = Taps(self._passes, self.border == "circular")
+        flipped = [each.flip(0, 1) for each in self._passes]
+        values = torch.cat([each[each != 0] for each in flipped]).float()
+        places = torch.cat([each.nonzero() for each in flipped]).contiguous()
+        self._taps = [values, places]  # for compiled code: entries that are not 0; a list is not copied to float64
+        self._sizes = [size for each in flipped for size in (*each.shape, int(each.count_nonzero()))]
 
     @cached_property
     def norm(self) -> float:
-        sizes = Blur(self.kernel.abs(), self.height, self.width, self.border)  # |A| entry by entry has no smaller norm
+        sizes = Blur(self.kernel.abs(), self.height, self.width, self.border)  # ||A|| <= || |A| ||
         return norm_bound(lambda v: sizes._adjoint(sizes._apply(v)), (1, 1, self.height, self.width))
 
     @property
     def roundings(self) -> float:
-        """The norm is that of |A|; a border adds up at most h or w pixels more.
+        """Entries are sums of at most h w products, a border adds at most h or w, and the norm is the norm of |A|.
 
-        A column and a row make h + w products; what is left of a kernel beside them, R, changes Ax by at most
+        A column and a row make h + w products; the remainder R of the kernel changes Ax by at most
         sum |R| <= (h w)^(1/2) ||R||_F <= h w eps ||k||, and ||k|| is at most the norm.
         """
         return 2.0 * (self.kernel.numel() + sum(self.kernel.shape))
@@ -74,17 +81,24 @@ class Blur(LinearOperator):
         return torch.fft.rfft2(self._apply(point))[0, 0].abs().square()
 
     def _apply(self, x: Tensor) -> Tensor:
-        images = check_ending("x", x, (self.height, self.width)).reshape(-1, self.height, self.width)
-        if _compiles(images):
-            return self._compiled(images).view(x.shape)
-        return self._convolve(images).view(x.shape)
+        return self._blurred("x", x, adjoint=False)
 
     def _adjoint(self, z: Tensor) -> Tensor:
-        images = check_ending("z", z, (self.height, self.width)).reshape(-1, self.height, self.width)
-        if _compiles(images):
-            return self._compiled(images, adjoint=True).view(z.shape)
-        transpose = torch.func.vjp(self._convolve, torch.zeros_like(images))[1]
-        return transpose(images)[0].view(z.shape)
+        return self._blurred("z", z, adjoint=True)
+
+    def _blurred(self, argument: str, x: Tensor, adjoint: bool) -> Tensor:
+        images = check_ending(argument, x, (self.height, self.width)).reshape(-1, self.height, self.width)
+        # Compiled code cannot read the tensors of `torch.func`, which hold no numbers.
+        if kernels.serves(images) and not torch._C._functorch.is_functorch_wrapped_tensor(images):
+            images = images.detach().contiguous()
+            out, circular = torch.empty_like(images), self.border == "circular"
+            sizes = (*images.shape, circular, adjoint, len(self._passes), *self._sizes)
+            kernels.call("blur", (images, *self._taps, out), (), sizes, threads=kernels.threads_for(images))
+        elif adjoint:
+            (out,) = torch.func.vjp(self._convolve, torch.zeros_like(images))[1](images)
+        else:
+            out = self._convolve(images)
+        return out.view(x.shape)
 
     def _convolve(self, images: Tensor) -> Tensor:
         for taps in self._passes:
@@ -95,13 +109,8 @@ class Blur(LinearOperator):
         return images
 
 
-def _compiles(images: Tensor) -> bool:
-    """Whether compiled code can stand in: not where `torch.func` maps, whose tensors hold no numbers."""
-    return kernels.serves(images) and not torch._C._functorch.is_functorch_wrapped_tensor(images)
-
-
 def gaussian_kernel(width: float, size: int | None = None) -> Tensor:
-    """A Gaussian of deviation `width` in pixels on `size` x `size` pixels (up to 3 deviations by default), sum 1.
+    """Return a Gaussian kernel of standard deviation `width` on `size` x `size` pixels, with sum 1.
 
     Args:
         width: The standard deviation in pixels, positive.
@@ -110,8 +119,7 @@ def gaussian_kernel(width: float, size: int | None = None) -> Tensor:
     Returns:
         The kernel `(size, size)`, in float64.
     """
-    if not (isinstance(width, (int, float)) and math.isfinite(width) and width > 0):
-        raise InputError("width", width, "a positive number of pixels")
+    check_positive("width", width)
     size = 2 * math.ceil(3 * width) + 1 if size is None else check_count("size", size)
     at = torch.arange(size, dtype=torch.float64, device="cpu") - size // 2
     row = torch.exp(-0.5 * (at / width).square())
@@ -120,9 +128,9 @@ def gaussian_kernel(width: float, size: int | None = None) -> Tensor:
 
 
 def motion_kernel(length: float, angle: float) -> Tensor:
-    """A straight motion over `length` pixels at `angle`, in radians from rightwards to upwards; sum 1.
+    """Return the kernel of a straight motion over `length` pixels at `angle`, from rightwards to upwards; sum 1.
 
-    Points that lie evenly on the line each share their weight between the four nearest pixels, bilinearly.
+    Evenly spaced points on the line share their weight bilinearly between the four nearest pixels.
 
     Args:
         length: The length of the motion in pixels, positive.
@@ -138,12 +146,3 @@ def motion_kernel(length: float, angle: float) -> Tensor:
     at = torch.arange(-reach, reach + 1, dtype=torch.float64, device="cpu")[:, None]
     rows, columns = ((1 - (at - place * along).abs()).clamp(min=0) for place in (-math.sin(angle), math.cos(angle)))
     return rows @ columns.T / points
-
-
-def check_kernel(kernel: Tensor) -> Tensor:
-    """The kernel in float64 on the CPU, if it is a finite matrix that is not 0."""
-    if check_finite("kernel", check_floating("kernel", kernel)).ndim != 2 or kernel.numel() == 0:
-        raise InputError("kernel", f"shape {shape_of(kernel)}", "a matrix (h, w)")
-    if not bool(kernel.any()):
-        raise InputError("kernel", "zeros alone", "a kernel with an entry that is not 0")
-    return kernel.detach().cpu().double()

@@ -1,4 +1,4 @@
-"""Operators given as two functions: what people have who bring a forward model of their own."""
+"""Operators given by two functions, for users with their own forward model."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from torch import Tensor
 
 from lmd.core.checks import shape_of
 from lmd.errors import InputError
-from lmd.operators.base import LinearOperator
+from lmd.operators.base import LinearOperator, norm_estimate
 from lmd.terms.base import size_of
 
-POWER_ITERATIONS, NORM_MARGIN = 60, 1.05  # from a random start the norm is then short of a few percent at most
-ADJOINT_TOLERANCE = 1e-3  # largest |<Ax, z> - <x, A'z>| / (||Ax|| ||z||); `adjoint_error` includes the rest
-MAX_EXACT = 128  # entries of x up to which the error of A'z is measured along every axis
-PROBES = 16  # random directions along which it is measured otherwise
-LOW_QUANTILE = 0.565  # a sum of so many squared normal numbers is below this with probability 1e-9
-LINEARITY_FACTOR = 16  # assumed rounding of A over the measured departure from linearity
+ADJOINT_TOLERANCE = 1e-3  # largest |<Ax, z> - <x, A'z>| / (||Ax|| ||z||); `adjoint_error` covers smaller ones
+MAX_EXACT = 128  # entries of x up to which the error of A'z is measured along every unit vector
+PROBES = 16  # random directions along which that error is measured for larger x
+LOW_QUANTILE = 0.565  # a sum of PROBES squared normal numbers is below this with probability 1e-9
+LINEARITY_FACTOR = 16  # assumed ratio of the rounding of A to the measured deviation from linearity
 
 
 class FromFunctions(LinearOperator):
-    """A linear map and its adjoint as functions of *one* array: x of this `shape`, (B, C, *shape) in all.
+    """A linear map and its adjoint, given as functions of *one* array of this `shape`; x is `(B, C, *shape)`.
 
-    The adjoint is tried on random arrays, and refused where it is far off. The norm is estimated by power iterations.
-    The functions may compute in float32: how far they are from one linear map and its adjoint is measured, and part of
+    The constructor tests the adjoint on random arrays and raises an error if it is far off. The norm is estimated.
+    The functions may compute in float32: their deviation from a linear map and its adjoint is measured and included in
     `error` and `adjoint_error`, so that certificates hold.
 
     Args:
-        forward: From one array x of this shape to one array z, linear.
-        adjoint: From such a z back to an array of this shape.
-        shape: Of one x, without instances and channels.
-        dtype: What the functions are given; None is the dtype of whatever they are applied to.
+        forward: The linear function from one array x of this shape to one array z.
+        adjoint: The adjoint function, from one array z to one array of this shape.
+        shape: The shape of one array x, without instances and channels.
+        dtype: The dtype of the arrays passed to the functions; None keeps the dtype of x or z.
 
     >>> double = FromFunctions(lambda x: 2 * x, lambda z: 2 * z, (5,))
     >>> double(torch.ones(1, 1, 5)), 1.9 < double.norm < 2.2
@@ -71,14 +70,14 @@ class FromFunctions(LinearOperator):
         return images.reshape(*x.shape[:2], *images.shape[1:])
 
     def error(self, x: Tensor, z: Tensor) -> Tensor:
-        """The error of a float64 map plus a multiple of the measured departure from linearity."""
+        """Add a multiple of the measured deviation from linearity to the default bound."""
         return super().error(x, z) + self._unit * size_of(x)
 
     def adjoint_error(self, z: Tensor) -> Tensor:
-        r"""A bound on the distance e from the answer of `adjoint` to the true A'z, from <Ad, z> - <d, adjoint(z)>.
+        r"""Bound the norm of e = A'z - adjoint(z), using <d, e> = <Ad, z> - <d, adjoint(z)> for directions d.
 
-        Where the directions d are all axes, that is each entry of e. Of normal random directions \sum <d, e>^2 is
-        ||e||^2 times a chi-squared number: too small to bound e with probability 1e-9.
+        If the directions are all unit vectors, these are the entries of e. For normal random directions, \sum <d, e>^2
+        is ||e||^2 times a chi-squared number; the bound fails with probability 1e-9.
         """
         directions, images, least = self._probes
         rows = z.double().flatten(2)
@@ -89,7 +88,7 @@ class FromFunctions(LinearOperator):
 
     @cached_property
     def _probes(self) -> tuple[Tensor, Tensor, float]:
-        """Directions `(n, numbers of x)`, their images `(n, numbers of z)`, what squares along them are at least."""
+        """Directions d `(n, entries of x)`, Ad `(n, entries of z)`, and a number c with sum <d, e>^2 >= c ||e||^2."""
         count = math.prod(self.shape)
         exact = count <= MAX_EXACT
         directions = torch.eye(count, dtype=torch.float64, device="cpu") if exact else _noise((PROBES, count), seed=3)
@@ -98,19 +97,14 @@ class FromFunctions(LinearOperator):
 
     @cached_property
     def _unit(self) -> float:
-        """||computed Ax - Ax|| / ||x||, at most: from sums of arrays of positive numbers, whose rounding is largest."""
+        """An estimated bound on ||computed Ax - Ax|| / ||x||, from positive arrays, whose rounding is largest."""
         pair = _noise((1, 2, *self.shape), seed=4).abs()
         apart, together = self._apply(pair).sum(dim=1), self._apply(pair.sum(dim=1, keepdim=True))[:, 0]
         return LINEARITY_FACTOR * float(size_of(apart - together) / size_of(pair))
 
     @cached_property
     def norm(self) -> float:
-        v = _noise((1, 1, *self.shape), seed=2)
-        found = 0.0
-        for _ in range(POWER_ITERATIONS):
-            v = self._adjoint(self._apply(v / size_of(v).clamp(min=1e-300)))
-            found = float(size_of(v)) ** 0.5
-        return NORM_MARGIN * found or 1.0
+        return norm_estimate(lambda v: self._adjoint(self._apply(v)), (1, 1, *self.shape))
 
 
 def _noise(shape: Sequence[int], seed: int) -> Tensor:

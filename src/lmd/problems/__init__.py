@@ -1,6 +1,6 @@
 """Batches of convex problems, models as constructors, and families that sample problems."""
 
-from lmd.problems.base import Family, Problem
+from lmd.problems.base import Family, PenalisedProblem, Problem
 from lmd.problems.classifiers import SVM, LinearClassifier, LinearClassifierFamily, SVMFamily
 from lmd.problems.composite import Composite
 from lmd.problems.image_families import (
@@ -9,12 +9,10 @@ from lmd.problems.image_families import (
     TVDenoisingFamily,
     TVInpaintingFamily,
 )
-from lmd.problems.models import SecondOrderModel, TVModel
-from lmd.problems.penalised import PenalisedProblem
 from lmd.problems.quadratic_program import ControlFamily, QuadraticProgram, from_cvxpy
 from lmd.problems.regression import Lasso, LassoFamily, LeastSquares, LeastSquaresFamily
 from lmd.problems.simplex import SimplexFamily
-from lmd.problems.tv import TVDeblurring, TVDenoising, TVInpainting, TVReconstruction, TVTomography
+from lmd.problems.tv import SecondOrderModel, TVDeblurring, TVDenoising, TVInpainting, TVModel, TVTomography
 from lmd.terms import Box
 
 __all__ = [
@@ -42,7 +40,6 @@ __all__ = [
     "TVInpainting",
     "TVInpaintingFamily",
     "TVModel",
-    "TVReconstruction",
     "TVTomography",
     "TomographyFamily",
     "from_cvxpy",

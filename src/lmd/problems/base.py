@@ -1,20 +1,19 @@
-"""Problems, which are batches of convex functions, and families, which sample problems."""
+"""Problems (batches of convex functions), sums of a problem and a term, and families, which sample problems."""
 
 from __future__ import annotations
 
 import abc
-import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from lmd.core.batching import Index, Part, take_instances
+from lmd.core.batching import Part
 from lmd.core.checks import check_same_kind, shape_of
 from lmd.errors import CapabilityError, InputError
-from lmd.terms import Domain
+from lmd.terms import Domain, Term
 from lmd.terms.base import Scale
 
 P = TypeVar("P", bound="Problem")
@@ -23,9 +22,9 @@ START_FACTOR = 3.0  # factor by which the starts of a harder family are farther 
 
 
 def autograd_subgradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-    """`(values (B,), subgradients (B, ...))` of a batch of functions at `x`, by automatic differentiation.
+    """Return `(values (B,), subgradients (B, ...))` of a batch of functions at `x`, by automatic differentiation.
 
-    Works inside `torch.no_grad()`; where a graph is being recorded through `x`, the subgradient is part of it.
+    This works inside `torch.no_grad()`. If autograd records operations on `x`, the subgradient is part of the graph.
     """
     recording = torch.is_grad_enabled() and x.requires_grad
     with torch.enable_grad():
@@ -41,7 +40,7 @@ def autograd_subgradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tup
 
 
 def flatten_data(data: Sequence[Tensor], name: str) -> Tensor:
-    """Tensors `(B, ...)`, at least one, as one vector per instance `(B, m)`."""
+    """Flatten tensors `(B, ...)`, at least one, and join them to one vector per instance `(B, m)`."""
     if not data:
         raise CapabilityError("problem", f"{name}, which has no data per instance", "one with `batched` tensors")
     return torch.cat([each.reshape(len(each), -1) for each in data], dim=1)
@@ -50,8 +49,8 @@ def flatten_data(data: Sequence[Tensor], name: str) -> Tensor:
 class Problem(Part, abc.ABC):
     """A batch of B convex functions f_1, ..., f_B.
 
-    A problem of your own is a class with one method, `value`. Everything else has a default or is a capability that
-    a solver may ask for: `domain`, `minimiser`, `smoothness`, `strong_convexity`, `terms`.
+    To define your own problem, write a class with one method, `value`. Everything else has a default or is a capability
+    that some solvers need: `domain`, `minimiser`, `smoothness`, `strong_convexity`, `terms`.
 
     >>> class Quartic(Problem):
     ...     def value(self, x):
@@ -60,24 +59,25 @@ class Problem(Part, abc.ABC):
     tensor([[ 4., 32.]])
     """
 
-    batched: ClassVar[tuple[str, ...]] = ()
-    """Names of the tensor attributes whose first dimension is the instance; `select` indexes them."""
+    always_batched: ClassVar[tuple[str, ...]] = ("reference",)
 
     domain: Domain | None = None  # the set to minimise over; None is the whole space
 
+    point_shape: torch.Size | None = None  # the shape of one instance of x, if known; `check_start` checks it
+
     reference: Tensor | None = None
-    """Good solutions `(B, ...)` that came with the instances, for a training loss to compare with; mostly None."""
+    """Good solutions `(B, ...)`, with which a training loss can compare; None for most problems."""
 
     @abc.abstractmethod
     def value(self, x: Tensor) -> Tensor:
-        """f_i(x_i) for each instance: x `(B, ...)` to `(B,)`."""
+        """Return f_i(x_i) for each instance: x `(B, ...)` to `(B,)`."""
 
     def subgradient(self, x: Tensor) -> Tensor:
-        """A subgradient of f_i at x_i for each instance: x `(B, ...)` to `(B, ...)`."""
+        """Return a subgradient of f_i at x_i for each instance: x `(B, ...)` to `(B, ...)`."""
         return autograd_subgradient(self.value, x)[1]
 
     def value_and_subgradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Both at once; override where they share work."""
+        """Return values and subgradients; override this method if they share work."""
         if type(self).subgradient is Problem.subgradient:
             return autograd_subgradient(self.value, x)
         return self.value(x), self.subgradient(x)
@@ -87,63 +87,59 @@ class Problem(Part, abc.ABC):
         return x
 
     def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
-        """The gradient `(B, ...)` of f smoothed by `width`, and the dual points `(B, ...)` it comes from.
+        """Return the gradient `(B, ...)` of f smoothed by `width`, and the dual points `(B, ...)` that give it.
 
-        This default is for functions that are smooth already: the gradient itself, and no dual points, `(B, 0)`.
+        This default is for smooth functions: it returns the gradient of f, and empty dual points `(B, 0)`.
         """
         return self.subgradient(x), x.new_empty(len(x), 0)
 
     def mixed_gradient(self, x: Tensor, widths: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean of the smoothed gradients for several widths `(J,)` in shares `(J,)`, and that of the dual points.
+        """Return the means of smoothed gradients and of dual points for widths `(J,)`, weighted by shares `(J,)`.
 
-        It is the gradient of the mean of the smoothed functions. A problem whose gradients share work overrides this.
+        The first is the gradient of the mean of the smoothed functions. Override this if the gradients share work.
         """
         parts = zip(*(self.smoothed_gradient(x, width) for width in widths), strict=True)
         gradient, dual = (functools.reduce(torch.add, map(torch.mul, shares, part)) for part in parts)
         return gradient, dual
 
     def smoothed_value(self, x: Tensor, width: Scale) -> Tensor:
-        """The values of f smoothed by `width` `(B,)`: never above f, and nearer to it for smaller widths."""
+        """Return the values `(B,)` of f smoothed by `width`: never above f, and closer to f for smaller widths."""
         return self.value(x)
 
     @property
     def batch_size(self) -> int | None:
-        """B, or None where the same function serves a batch of any size."""
+        """B, or None if the same function serves a batch of any size."""
         sizes = {int(getattr(self, name).shape[0]) for name in self.batched}
         return sizes.pop() if sizes else None
 
     def check_start(self, x0: Tensor) -> Tensor:
-        """Return `x0` `(B, ...)` if it can start a run: as many instances as the problem has, of its dtype and device.
+        """Return `x0` `(B, ...)` if its number of instances, shape, dtype and device fit the problem.
 
-        Override, and call this first, to check more, such as the shape of an instance.
+        To check more, override this method and call it first.
         """
         if self.batch_size not in (None, x0.shape[0]):
             raise InputError("x0", f"shape {shape_of(x0)}", f"{self.batch_size} instances, as the problem has")
+        if self.point_shape not in (None, x0.shape[1:]):
+            accepted = ", ".join(map(str, (self.batch_size or "B", *self.point_shape)))
+            raise InputError("x0", f"shape {shape_of(x0)}", f"shape ({accepted}), as the problem has")
         for name in self.batched:
             data = getattr(self, name)
             if data.dtype.is_floating_point:
                 check_same_kind("x0", x0, f"the problem's {name}", data)
         return x0
 
-    def select(self: P, index: Index) -> P:
-        """Return the problem of some of the instances; a number selects a batch of one."""
-        part = copy.copy(self)
-        for name in (*self.batched, *(() if self.reference is None else ("reference",))):
-            setattr(part, name, take_instances(getattr(self, name), index))
-        return part
-
     def double(self: P) -> P | None:
-        """The same problem in float64, in which proofs are evaluated; None where nothing is known of how to make it.
+        """Return the problem in float64, in which proofs are evaluated; None if the problem cannot be converted.
 
-        For a problem of your own whose numbers are all in its attributes it is one line, `return to_double(self)`,
-        with the function from `lmd.core.batching`.
+        If all tensors of your problem are attributes, write `return to_double(self)`, with the function from
+        `lmd.core.batching`.
         """
         return None
 
     def relaxed_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Finite values near points that break a constraint, and how far they are from it: both `(B,)`.
+        """Return finite values at points that may violate constraints, and their distances to the domain: both `(B,)`.
 
-        Where `value` is not finite at a point outside the domain, it is that of the nearest point of the domain.
+        If `value` is not finite at a point outside the domain, the value is taken at the nearest point of the domain.
         """
         values, violation = self.value(x), x.new_zeros(len(x))
         if self.domain is None or bool((finite := torch.isfinite(values)).all()):
@@ -154,7 +150,7 @@ class Problem(Part, abc.ABC):
         return values, torch.where(finite, violation, distance)
 
     def data_vector(self) -> Tensor:
-        """The data of each instance as one vector `(B, m)`: every `batched` floating-point tensor, flattened."""
+        """Return the data of each instance as one vector `(B, m)`: all `batched` floating-point tensors, flattened."""
         given = [getattr(self, name) for name in self.batched]
         return flatten_data([data for data in given if data.dtype.is_floating_point], type(self).__name__)
 
@@ -164,16 +160,16 @@ class Problem(Part, abc.ABC):
         return None
 
     def minibatch(self, indices: Tensor) -> Problem:
-        """The problem of some of the `terms`, scaled such that over random indices its values are right on average."""
+        """Return the problem with some of the `terms`, scaled such that its values are unbiased for random indices."""
         raise NotImplementedError(f"{type(self).__name__} has no terms")
 
     def minimiser(self) -> Tensor:
-        """The minimisers `(B, ...)` if they have a closed form."""
+        """Return the minimisers `(B, ...)` if they have a closed form."""
         accepted = "lmd.guarantees.minimiser(problem) or lmd.guarantees.minimum(problem), which find and certify them"
         raise CapabilityError("problem", f"{type(self).__name__}, which has no minimiser in closed form", accepted)
 
     def minimum(self) -> Tensor:
-        """The minima `(B,)` if the minimisers have a closed form."""
+        """Return the minima `(B,)` if the minimisers have a closed form."""
         return self.value(self.minimiser())
 
     @property
@@ -198,7 +194,7 @@ class FunctionProblem(Problem):
 
 
 def as_problem(problem: Problem | Callable[[Tensor], Tensor]) -> Problem:
-    """`problem` itself, or a plain function of x as a problem.
+    """Return `problem` itself, or wrap a plain function of x as a problem.
 
     Args:
         problem: A problem, or a convex function from points `(B, ...)` to values `(B,)`.
@@ -211,7 +207,7 @@ def as_problem(problem: Problem | Callable[[Tensor], Tensor]) -> Problem:
 
 
 def check_values(problem: Problem, values: object, x: Tensor) -> Tensor:
-    """Return `values` if a problem's `value` answered with one number per instance of `x`."""
+    """Return `values`, the result of a problem's `value`, if they are one number per instance of `x`."""
     name = f"{type(problem).__name__}.value(x)"
     if not isinstance(values, Tensor):
         raise InputError(name, type(values).__name__, "a torch tensor")
@@ -222,23 +218,99 @@ def check_values(problem: Problem, values: object, x: Tensor) -> Tensor:
 
 
 def offers(problem: Problem, needs: tuple[str, ...]) -> bool:
-    """Whether a problem has all of these capabilities: attributes that are not None, closed forms."""
+    """Return whether a problem has all of these capabilities: attributes that are not None, or closed forms.
+
+    A dotted name such as "f.strong_convexity" is an attribute of an attribute.
+    """
     for capability in needs:
         if capability in ("minimiser", "minimum"):
             if type(problem).minimiser is Problem.minimiser:
                 return False
-        elif getattr(problem, capability, None) is None:
+            continue
+        part: object = problem
+        for name in capability.split("."):
+            part = getattr(part, name, None)
+        if part is None:
             return False
     return True
 
 
 def check_capabilities(problem: Problem, needs: tuple[str, ...], solver: str) -> None:
-    """Raise unless the problem offers what the solver needs of it."""
+    """Raise unless the problem has all capabilities that the solver needs."""
     if offers(problem, needs):
         return
     capability = next(each for each in needs if not offers(problem, (each,)))
     given, accepted = f"{type(problem).__name__}, which has no {capability}", f"a problem with a {capability}"
     raise CapabilityError("problem", given, f"{accepted}, which {solver} needs")
+
+
+class PenalisedProblem(Problem):
+    """f + g over the domain of f: `problem` is f, `penalty` is the term g. If f has several terms, use `Composite`.
+
+    Args:
+        problem: f, any problem.
+        penalty: g, any term.
+
+    >>> from lmd.problems.simplex import KLDivergence
+    >>> from lmd.terms import NegativeEntropy
+    >>> y = torch.tensor([[0.5, 0.5]])
+    >>> PenalisedProblem(KLDivergence(y), NegativeEntropy(2.0)).value(y)
+    tensor([-1.3863])
+    """
+
+    def __init__(self, problem: Problem, penalty: Term) -> None:
+        self.problem, self.penalty, self.domain = problem, penalty, problem.domain
+
+    @property
+    def batch_size(self) -> int | None:
+        return self.problem.batch_size
+
+    def misfit_gradient(self, x: Tensor) -> Tensor:
+        """Return the gradient of f."""
+        return self.problem.subgradient(x)
+
+    def check_start(self, x0: Tensor) -> Tensor:
+        return self.problem.check_start(x0)
+
+    def double(self) -> PenalisedProblem | None:
+        exact = self.problem.double()
+        return None if exact is None else PenalisedProblem(exact, self.penalty.double())
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.problem.value(x) + self.penalty.value(x)
+
+    def subgradient(self, x: Tensor) -> Tensor:
+        return self.problem.subgradient(x) + self.penalty.subgradient(x)
+
+    @property
+    def strong_convexity(self) -> Tensor | None:
+        return self.problem.strong_convexity
+
+    @property
+    def terms(self) -> int | None:
+        return self.problem.terms
+
+    def minibatch(self, indices: Tensor) -> PenalisedProblem:
+        return PenalisedProblem(self.problem.minibatch(indices), self.penalty)
+
+
+class Split(NamedTuple):
+    """A problem as a function with a gradient plus a term with a prox: its penalty, or its domain."""
+
+    value: Callable[[Tensor], Tensor]
+    gradient: Callable[[Tensor], Tensor]
+    term: Term | None  # None if there is neither
+
+    def prox(self, x: Tensor, step: Scale) -> Tensor:
+        """Return argmin_v h(v) + ||v - x||^2 / (2 step) for the term h, or x if there is no term."""
+        return x if self.term is None else self.term.prox(x, step)
+
+
+def split_of(problem: Any) -> Split:
+    """Split a problem into the parts that proximal methods need; if it has a domain, a penalty is in the function."""
+    if not isinstance(problem, PenalisedProblem) or problem.domain is not None:
+        return Split(problem.value, problem.subgradient, problem.domain)
+    return Split(problem.problem.value, problem.misfit_gradient, problem.penalty)
 
 
 class Family(abc.ABC):
@@ -254,7 +326,7 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
-        """`batch` instances and their starting points `(batch, ...)`, all randomness taken from `generator`."""
+        """Return `batch` instances and their starting points `(batch, ...)`, drawn with `generator` only."""
 
     def held_out(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
         """Sample instances that `sample` does not return, if the family has enough of them."""
@@ -262,7 +334,7 @@ class Family(abc.ABC):
 
     @property
     def inside(self) -> Family:
-        """The family inside a wrapper, or this family itself."""
+        """The wrapped family, or this family itself."""
         return self
 
     def harder(self) -> dict[str, Family]:
@@ -275,13 +347,11 @@ class Family(abc.ABC):
 
 
 class FartherStarts(Family):
-    """A family with starting points farther from the origin, where the problems have no domain."""
+    """A family with starting points farther from the origin, if its problems have no domain."""
 
-    name = "farther-starts"
-
-    def __init__(self, family: Family, factor: float = START_FACTOR) -> None:
-        self.family, self.factor = family, factor
+    def __init__(self, family: Family) -> None:
+        self.family = family
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
         problem, x0 = self.family.sample(batch, generator)
-        return problem, x0 if problem.domain is not None else self.factor * x0
+        return problem, x0 if problem.domain is not None else START_FACTOR * x0

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from lmd.core.batching import to_double
 from lmd.core.checks import check_count, check_finite, check_floating, check_positive, check_same_kind, shape_of
@@ -25,11 +24,11 @@ MAX_SCORES = 1 << 18  # scores computed at a time: a megabyte of float32, which 
 
 
 class SubsetProblem(Problem):
-    """B functions on S data sets: instance i is on the data set `subset[i]`; no data is copied per instance.
+    """B functions on S data sets: instance i uses the data set `subset[i]`; instances share the data.
 
     With `starts` = k, instances 0 to k-1 are on the first data set, the next k on the second, and so on. Everything is
-    computed for a few instances at a time, as many as keep what they need in the processor's cache, and differentiating
-    a value or a subgradient, as training does, stores nothing but x.
+    computed for a few instances at a time, so that intermediate results fit the processor's cache. Differentiating a
+    value or a subgradient, as training does, stores only x.
 
     Args:
         features: phi `(m, d)`, or `(S, m, d)` for S data sets.
@@ -44,61 +43,58 @@ class SubsetProblem(Problem):
         sets = torch.arange(len(self.features), device=features.device)
         self.subset = sets.repeat_interleave(check_count("starts", starts))
 
-    dimension: int  # n, the number of variables of an instance
-    scores_per_instance: int
+    point_shape: torch.Size  # (n,), n variables for each instance
+    scores_per_pair = 1
 
     @abc.abstractmethod
     def evaluate(self, data_set: int, x: Tensor, value: bool, gradient: bool) -> tuple[Tensor, ...]:
-        """The values `(b,)`, if asked for, and then the subgradients `(b, n)`, if asked for, at points x `(b, n)`."""
+        """Return values `(b,)` if `value`, then subgradients `(b, n)` if `gradient`, at points x `(b, n)`."""
 
     @abc.abstractmethod
     def curvature(self, data_set: int, x: Tensor, v: Tensor) -> Tensor:
-        """The second derivative at points x `(b, n)` times v `(b, n)`, where there is one."""
+        """Return the second derivative at points x `(b, n)`, which exists almost everywhere, times v `(b, n)`."""
 
     @abc.abstractmethod
+    def is_correct(self, data_set: int, x: Tensor) -> Tensor:
+        """Return whether points x `(b, n)` classify each pair correctly `(b, m)`."""
+
     def accuracy(self, x: Tensor) -> Tensor:
-        """The share of an instance's pairs that x classifies well, `(B,)`."""
+        """Return the share of the pairs that x classifies correctly, `(B,)`."""
+        (correct,) = self.in_chunks(lambda *parts: (self.is_correct(*parts),), x)
+        return correct.to(x.dtype).mean(dim=1)
 
     @property
     def terms(self) -> int:
         """m: one for each pair of a data set."""
         return self.features.shape[1]
 
-    def some_pairs(self: Subset, indices: Tensor) -> Subset:
-        """A copy with some of the pairs of every data set; what else depends on the pairs is left to the caller."""
+    def minibatch(self: Subset, indices: Tensor) -> Subset:
         part = copy.copy(self)
         part.features, part.labels = self.features[:, indices], self.labels[:, indices]
-        part.scores_per_instance = self.scores_per_instance // self.features.shape[1] * len(indices)
         return part
 
     def check_start(self, x0: Tensor) -> Tensor:
-        if x0.shape[1:] != (self.dimension,):
-            accepted = f"shape (B, {self.dimension}) to go with features {shape_of(self.features)}"
-            raise InputError("x0", f"shape {shape_of(x0)}", accepted)
         check_same_kind("x0", x0, "the features", self.features)
         return super().check_start(x0)
 
-    def double(self: Subset) -> Subset:
-        return to_double(self)
+    double = to_double
 
     def value(self, x: Tensor) -> Tensor:
-        return _value(x, self)
+        return _evaluate(x, self, True, False)[0]
 
     def subgradient(self, x: Tensor) -> Tensor:
-        return _subgradient(x, self)
+        return _evaluate(x, self, False, True)[0]
 
     def value_and_subgradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if torch.is_grad_enabled() and x.requires_grad:
-            return self.value(x), self.subgradient(x)
-        values, subgradients = self.in_chunks(partial(self.evaluate, value=True, gradient=True), x)
+        values, subgradients = _evaluate(x, self, True, True)
         return values, subgradients
 
     def in_chunks(self, function: Callable[..., tuple[Tensor, ...]], *points: Tensor) -> tuple[Tensor, ...]:
-        """`function(data set, parts of the points)` of a few instances of one data set at a time, joined."""
-        if any(point.shape != (len(self.subset), self.dimension) for point in points):
-            shape = (len(self.subset), self.dimension)
+        """Call `function(data_set, *parts of the points)` for a few instances of a data set at a time; join results."""
+        shape = (len(self.subset), *self.point_shape)
+        if any(point.shape != shape for point in points):
             raise InputError("x", f"shape {shape_of(points[0])}", f"shape {shape}, as the problem has")
-        size = max(1, MAX_SCORES // self.scores_per_instance)
+        size = max(1, MAX_SCORES // (self.scores_per_pair * self.terms))
         runs, counts = torch.unique_consecutive(self.subset, return_counts=True)
         parts, begin = [], 0
         for data_set, count in zip(runs.tolist(), counts.tolist(), strict=True):
@@ -109,40 +105,28 @@ class SubsetProblem(Problem):
         return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
 
 
-class _Value(torch.autograd.Function):
-    """The values, whose derivative is the subgradient."""
+class _Evaluate(torch.autograd.Function):
+    """Values, subgradients, or both; the derivative of a subgradient is a product with the curvature."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, problem: SubsetProblem) -> Tensor:
+    def forward(ctx: Any, x: Tensor, problem: SubsetProblem, value: bool, gradient: bool) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x)
-        ctx.problem = problem
-        return problem.in_chunks(partial(problem.evaluate, value=True, gradient=False), x)[0]
+        ctx.problem, ctx.value, ctx.gradient = problem, value, gradient
+        ctx.set_materialize_grads(False)
+        return problem.in_chunks(partial(problem.evaluate, value=value, gradient=gradient), x)
 
     @staticmethod
-    def backward(ctx: Any, *into: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        return into[0].unsqueeze(1) * ctx.problem.subgradient(x), None
+    def backward(ctx: Any, *into: Tensor | None) -> tuple[Tensor | None, None, None, None]:
+        (x,), problem, change = ctx.saved_tensors, ctx.problem, None
+        if ctx.value and into[0] is not None:
+            change = into[0].unsqueeze(1) * problem.subgradient(x)
+        if ctx.gradient and into[-1] is not None:
+            bend = problem.in_chunks(lambda *parts: (problem.curvature(*parts),), x, into[-1])[0]
+            change = bend if change is None else change + bend
+        return change, None, None, None
 
 
-class _Subgradient(torch.autograd.Function):
-    """The subgradients, whose derivative is the product with the curvature."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, problem: SubsetProblem) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.problem = problem
-        return problem.in_chunks(partial(problem.evaluate, value=False, gradient=True), x)[0]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *into: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        problem = ctx.problem
-        return problem.in_chunks(lambda *parts: (problem.curvature(*parts),), x, into[0])[0], None
-
-
-_value: Callable[[Tensor, SubsetProblem], Tensor] = _Value.apply
-_subgradient: Callable[[Tensor, SubsetProblem], Tensor] = _Subgradient.apply
+_evaluate: Callable[[Tensor, SubsetProblem, bool, bool], tuple[Tensor, ...]] = _Evaluate.apply
 
 
 def check_pairs(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,9 +148,15 @@ def check_pairs(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 class SubsetFamily(Family):
     """Random subsets of features and labels, and standard normal starting points.
 
-    Each sample draws `subsets` data sets of `subset` pairs, each without replacement, and shares the starting points
-    among them evenly. One data set per sample is what the paper does. Train on features of the train fold, test on
-    those of the test fold.
+    Each sample draws `subsets` data sets of `subset` pairs, each without replacement, and divides the starting points
+    evenly among them. The paper draws one data set per sample. Train on features of the train fold and test on
+    features of the test fold.
+
+    Args:
+        features: `(n, d)`, from which subsets are drawn.
+        labels: `(n,)`.
+        subset: Pairs of a feature and a label in a data set.
+        subsets: Data sets per sample, which share its instances evenly.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, subset: int, subsets: int) -> None:
@@ -183,7 +173,7 @@ class SubsetFamily(Family):
         return {**super().harder(), **self.shifted()}
 
     def shifted(self) -> dict[str, Family]:
-        """The same family on changed features: moved by half their deviation, doubled, or with 20% noise."""
+        """Return families with changed features: shifted by half their deviation, doubled, or with 20% noise."""
         features, generator = self.features, torch.Generator().manual_seed(0)
         deviation = features.std(dim=0)
         offset, noise = (
@@ -195,42 +185,37 @@ class SubsetFamily(Family):
             "doubled features": 2 * features,
             "features with 20% noise": features + 0.2 * deviation * noise,
         }
-        return {name: self._with_features(changed) for name, changed in variants.items()}
-
-    def _with_features(self, features: Tensor) -> SubsetFamily:
-        other = copy.copy(self)
-        other.features = features
-        return other
+        families: dict[str, Family] = {}
+        for name, changed in variants.items():
+            families[name] = other = copy.copy(self)
+            other.features = changed
+        return families
 
     @abc.abstractmethod
     def problem(self, features: Tensor, labels: Tensor, starts: int) -> SubsetProblem:
-        """The problem on drawn data sets `(S, m, d)`, `(S, m)`."""
+        """Return the problem with features `(S, m, d)` and labels `(S, m)` of drawn data sets."""
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[SubsetProblem, Tensor]:
         if check_count("batch", batch) % self.subsets:
             raise InputError("batch", batch, f"a multiple of {self.subsets}, the number of subsets per sample")
-        drawn = torch.stack([self._draw(generator) for _ in range(self.subsets)]).to(self.features.device)
+        pairs = len(self.features)
+        orders = [torch.randperm(pairs, generator=generator, device=generator.device) for _ in range(self.subsets)]
+        drawn = torch.stack(orders)[:, : self.subset].to(self.features.device)
         problem = self.problem(self.features[drawn], self.labels[drawn], batch // self.subsets)
-        dtype, shape = self.features.dtype, (batch, problem.dimension)
+        dtype, shape = self.features.dtype, (batch, *problem.point_shape)
         start = torch.randn(shape, generator=generator, dtype=dtype, device=generator.device)
         return problem, start.to(self.features.device)
-
-    def _draw(self, generator: torch.Generator) -> Tensor:
-        return torch.randperm(len(self.features), generator=generator, device=generator.device)[: self.subset]
 
 
 class SVM(SubsetProblem):
     """f(w, b) = 1/2 ||w||^2 + C sum_i max(0, 1 - y_i (w'phi_i + b)) with y_i in {-1, 1}; x = (w, b) `(B, d + 1)`.
 
-    It is 1/2 ||w||^2 plus a `Hinge` behind a matrix, but no `Composite`: as b is not penalised, dual points have to
-    fulfil an equation, sum a_i y_i = 0, which no multiple of one that does not will fulfil (see `dual_value`); and the
-    instances of a batch share their matrices, which are worked through a few instances at a time.
+    The class is not a `Composite`: b is not penalised, so dual points must satisfy sum a_i y_i = 0 (see `dual_value`),
+    and instances share their matrices.
 
     Args:
-        features: phi `(m, d)`, or `(S, m, d)` for S data sets.
         labels: `(m,)` or `(S, m)`, -1 and 1, both in each data set.
         C: The weight of the hinge losses, positive.
-        starts: Consecutive instances on each data set: the batch has S * starts.
 
     >>> problem = SVM(torch.tensor([[1.0], [-1.0]]), torch.tensor([1, -1]), starts=2)
     >>> problem.value(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
@@ -247,12 +232,12 @@ class SVM(SubsetProblem):
         signs = self.labels.to(self.features.dtype).unsqueeze(-1)
         # y_i (phi_i, 1) `(S, m, d + 1)`: the margins are one product with x.
         self.rows = torch.cat([signs * self.features, signs], dim=-1)
-        self.scores_per_instance, self.dimension = self.rows.shape[1:]
+        self.point_shape = self.rows.shape[2:]
 
     def value(self, x: Tensor) -> Tensor:
-        """As in `SubsetProblem`; one matrix product for all where each data set has one instance."""
+        """Return the values `(B,)`, by one batched matrix product if each data set has one instance."""
         each = torch.arange(len(self.rows), device=self.subset.device)
-        alone = torch.equal(self.subset, each) and x.shape == (len(each), self.dimension)
+        alone = torch.equal(self.subset, each) and x.shape == (len(each), *self.point_shape)
         if not alone or (torch.is_grad_enabled() and x.requires_grad):
             return super().value(x)
         hinges = (1 - torch.bmm(x[:, None], self.rows.mT)[:, 0]).clamp_(min=0).sum(dim=1)
@@ -272,7 +257,7 @@ class SVM(SubsetProblem):
         return tuple(answer)
 
     def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
-        """The gradient with a parabola at the kink of each hinge, and the slopes a = clip(shortfall / width, 0, C)."""
+        """Return the gradient with a parabola at each kink, and the slopes a = clip(shortfall / width, 0, C)."""
 
         def parts(data_set: int, point: Tensor, wide: Tensor) -> tuple[Tensor, Tensor]:
             rows = self.rows[data_set]
@@ -289,25 +274,24 @@ class SVM(SubsetProblem):
         return 0.5 * x[:, :-1].square().sum(dim=1) + hinges
 
     def curvature(self, data_set: int, x: Tensor, v: Tensor) -> Tensor:
-        """v without its bias: the hinges are linear near almost every x."""
+        """Return v with bias 0, because the hinges are linear near almost every x."""
         return torch.nn.functional.pad(v[:, :-1], (0, 1))
 
     def minibatch(self, indices: Tensor) -> SVM:
-        """The hinges of some of the pairs, with a C that makes up for the others; 1/2 ||w||^2 stays whole."""
-        part = self.some_pairs(indices)
+        """Return the problem with some of the pairs, and a larger C to make up for the others."""
+        part = super().minibatch(indices)
         part.rows, part.C = self.rows[:, indices], self.C * self.rows.shape[1] / len(indices)
         return part
 
-    def accuracy(self, x: Tensor) -> Tensor:
-        """The share of pairs on the right side of the hyperplane, `(B,)`."""
-        sides = self.in_chunks(lambda data_set, part: (part @ self.rows[data_set].T > 0,), x)[0]
-        return sides.to(x.dtype).mean(dim=1)
+    def is_correct(self, data_set: int, x: Tensor) -> Tensor:
+        """Return whether each pair is on the correct side of the hyperplane `(b, m)`."""
+        return x @ self.rows[data_set].T > 0
 
     def dual_value(self, dual: Tensor) -> Tensor:
-        r"""A lower bound on each minimum `(B,)`, in float64, from any dual points a `(B, m)`.
+        r"""Return a lower bound on each minimum `(B,)`, in float64, from any dual points a `(B, m)`.
 
-        The dual is max \sum a - 1/2 ||\sum_i a_i y_i phi_i||^2 over 0 <= a <= C, \sum_i a_i y_i = 0; a is made feasible
-        first: cut to the box, then the class of more weight is scaled down to the weight of the other.
+        The dual is max \sum a - 1/2 ||\sum_i a_i y_i phi_i||^2 over 0 <= a <= C, \sum_i a_i y_i = 0. First a is made
+        feasible: clipped to the box; then the class with the larger sum is scaled down to the sum of the other class.
         """
         bounds = torch.empty(len(dual), dtype=torch.float64, device=dual.device)
         for data_set in torch.unique(self.subset):
@@ -320,10 +304,10 @@ class SVM(SubsetProblem):
         return bounds
 
     def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
-        r"""f(x) and f(x) - dual_value `(B,)`, in float64, with room for rounding.
+        r"""Return f(x) and f(x) - dual_value `(B,)`, in float64, with room for rounding.
 
-        The dual point is feasible up to r = |\sum_i a_i y_i| <= m eps \sum a, which costs r |b| at most, b the bias of
-        a minimiser: some margin is tight there, so |b| <= 1 + ||w|| max ||phi||, and ||w||^2 <= 2 f(x).
+        The dual point violates its equation by r = |\sum_i a_i y_i| <= m eps \sum a, which costs at most r |b|, where b
+        is the bias of a minimiser. Some margin is tight there, so |b| <= 1 + ||w|| max ||phi||, and ||w||^2 <= 2 f(x).
         """
         exact, x = self.double(), x.double()
         value, lower = exact.value(x), exact.dual_value(dual)
@@ -338,15 +322,12 @@ class SVM(SubsetProblem):
 
 
 class SVMFamily(SubsetFamily):
-    """SVMs on random subsets of the pairs of two classes, the paper's 4 and 9 by default.
+    """SVMs on random subsets of the pairs of two classes, by default the paper's classes 4 and 9.
 
     Args:
-        features: `(n, d)`, from which subsets are drawn.
-        labels: `(n,)`, of any classes.
+        labels: Labels `(n,)`, in which pairs of further classes are left out.
         classes: The two classes to separate: the first gets y = -1, the second y = 1.
-        subset: Pairs of a feature and a label in a data set.
         C: The weight of the hinge losses, positive.
-        subsets: Data sets per sample, which share its instances evenly.
     """
 
     name = "svm"
@@ -376,8 +357,8 @@ class SVMFamily(SubsetFamily):
         return SVM(features, labels, self.C, starts)
 
 
-# Scores that are further below the highest count as this far: exp(-60) is nothing beside 1, and the far smaller numbers
-# that random starts would give are not normal ones, on which processors are a hundred times slower.
+# Least score relative to the highest one; lower scores are clamped. exp(-60) is negligible beside 1, and random starts
+# would give subnormal numbers, with which processors compute a hundred times slower.
 MIN_SCORE = -60.0
 
 
@@ -386,18 +367,14 @@ class LinearClassifier(SubsetProblem):
 
     x is W `(classes, d)`, one row per class, flattened: `(B, classes * d)`.
 
-    It is no `Composite`: the loss has no prox in closed form, and without a ridge the dual is finite where an equation
-    holds alone, so no duality gap would be finite. What it offers is its gradient, and with a ridge its constants.
-
-    The paper has no ridge. Where W can separate the data, and it can for 2000 MNIST features, f then has the infimum
-    0 and no minimiser.
+    The class is not a `Composite`: the loss has no prox in closed form, and without a ridge no duality gap would be
+    finite. The paper has no ridge. If W can separate the data, as it can for 2000 MNIST features, f then has the
+    infimum 0 and no minimiser.
 
     Args:
-        features: phi `(m, d)`, or `(S, m, d)` for S data sets.
         labels: `(m,)` or `(S, m)`, whole numbers from 0 to classes - 1.
         classes: The number of classes, at least 2.
         ridge: The weight of ||W||^2 / 2, 0 or more.
-        starts: Consecutive instances on each data set: the batch has S * starts.
 
     >>> problem = LinearClassifier(torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]), classes=2)
     >>> problem.value(torch.zeros(1, 2))
@@ -408,19 +385,18 @@ class LinearClassifier(SubsetProblem):
         self, features: Tensor, labels: Tensor, classes: int = 10, ridge: float = 0.0, starts: int = 1
     ) -> None:
         super().__init__(features, labels, starts)
-        self.classes = check_count("classes", classes, least=2)
+        self.classes = self.scores_per_pair = check_count("classes", classes, least=2)
         self.ridge = check_positive("ridge", ridge, zero=True)
         if labels.dtype.is_floating_point or labels.dtype == torch.bool:
             raise InputError("labels", labels.dtype, "whole numbers, such as torch.int64")
         if int(labels.min()) < 0 or int(labels.max()) >= classes:
             given = f"labels from {int(labels.min())} to {int(labels.max())}"
             raise InputError("labels", given, f"0 to {classes - 1} for {classes} classes")
-        self.own = _own_scores(self.labels)
-        self.scores_per_instance, self.dimension = (classes * n for n in self.features.shape[1:])
+        self.point_shape = torch.Size([classes * self.features.shape[2]])
 
     @property
     def smoothness(self) -> Tensor:
-        """ridge + 1/2 the largest eigenvalue of the mean of phi_i phi_i', `(B,)`. Boehning 1992."""
+        """ridge plus half the largest eigenvalue of mean_i phi_i phi_i', `(B,)` (Boehning 1992)."""
         second_moments = self.features.mT @ self.features / self.features.shape[1]
         return (self.ridge + 0.5 * torch.linalg.eigvalsh(second_moments)[:, -1])[self.subset]
 
@@ -429,9 +405,10 @@ class LinearClassifier(SubsetProblem):
         return self.features.new_tensor(self.ridge)
 
     def evaluate(self, data_set: int, x: Tensor, value: bool, gradient: bool) -> tuple[Tensor, ...]:
-        # Relative to the highest score, with the own class apart: so that a small loss, log(1 + the other classes),
+        # Subtract the highest score and treat the own class separately, so that a small loss, log(1 + other classes),
         # and a small gradient keep their digits.
-        scores, own = _below_highest(self._scores(data_set, x)), self.own[data_set]
+        scores, own = self._scores(data_set, x), self._own(data_set)
+        scores -= scores.amax(dim=1, keepdim=True)
         lead = scores.flatten(1).index_select(1, own)
         others = scores.clamp_(min=MIN_SCORE).exp_()
         others.flatten(1).index_fill_(1, own, 0)
@@ -447,19 +424,20 @@ class LinearClassifier(SubsetProblem):
         return tuple(answer)
 
     def curvature(self, data_set: int, x: Tensor, v: Tensor) -> Tensor:
-        probability = _below_highest(self._scores(data_set, x)).clamp_(min=MIN_SCORE).exp_()
+        scores = self._scores(data_set, x)
+        probability = (scores - scores.amax(dim=1, keepdim=True)).clamp_(min=MIN_SCORE).exp_()
         probability /= probability.sum(dim=1, keepdim=True)
         change = self._scores(data_set, v)
         change -= (probability * change).sum(dim=1, keepdim=True)
         return self._pull(data_set, probability.mul_(change)).add_(v, alpha=self.ridge)
 
     def newton_blocks(self, x: Tensor, caution: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        r"""The gradient `(B, n)`, and for each class a matrix that bounds how it changes, `(B, classes, d, d)`.
+        r"""Return the gradient `(B, n)`, and for each class a matrix M_k like a Hessian, `(B, classes, d, d)`.
 
-        M_k = ridge I + mean_i s_ik (1 - s_ik + caution) phi_i phi_i': s_ik is how far the probability of class k is
-        from 0, or of the pair's own class from 1. Without caution, M_k is the second derivative along row k of W; it is
-        nothing where a pair is far on the wrong side, and the gradient is not. The `share` of the pairs whose own class
-        is furthest from 1 take part, at least 2 d of them; in the gradient, all do.
+        M_k = ridge I + mean_i s_ik (1 - s_ik + caution) phi_i phi_i', where s_ik is the distance of the probability of
+        class k from 0, or from 1 for the pair's own class. With caution 0 and all pairs, M_k is the second derivative
+        along row k of W, which vanishes for pairs far on the wrong side although their gradients do not. The sum is
+        over the `share` of the pairs with the least probability of their own class, at least 2 d; the gradient has all.
         """
         pairs, width = self.features.shape[1:]
         taken = min(pairs, max(math.ceil(share * pairs), 2 * width))
@@ -481,54 +459,33 @@ class LinearClassifier(SubsetProblem):
         gradient, matrices = self.in_chunks(parts, x)
         return gradient, matrices
 
-    def minibatch(self, indices: Tensor) -> LinearClassifier:
-        part = self.some_pairs(indices)
-        part.own = _own_scores(part.labels)
-        return part
+    def is_correct(self, data_set: int, x: Tensor) -> Tensor:
+        """Return whether the own class of each pair has the highest score `(b, m)`."""
+        scores = self._scores(data_set, x)
+        return scores.flatten(1).index_select(1, self._own(data_set)) >= scores.amax(dim=1)
 
-    def accuracy(self, x: Tensor) -> Tensor:
-        """The share of pairs whose own class has the highest score, `(B,)`."""
-
-        def share(data_set: int, part: Tensor) -> tuple[Tensor]:
-            scores = self._scores(data_set, part)
-            own = scores.flatten(1).index_select(1, self.own[data_set])
-            return ((own >= scores.amax(dim=1)).to(x.dtype).mean(dim=1),)
-
-        return self.in_chunks(share, x)[0]
+    def _own(self, data_set: int) -> Tensor:
+        """Return the index of each pair's own class in the flattened scores `(classes, m)`."""
+        return self.labels[data_set].long() * self.terms + torch.arange(self.terms, device=self.labels.device)
 
     def _scores(self, data_set: int, x: Tensor) -> Tensor:
-        """(W phi_i)_k of b instances: `(b, classes, m)`, one matrix product."""
+        """Return (W phi_i)_k of b instances, `(b, classes, m)`, by one matrix product."""
         rows = x.reshape(len(x) * self.classes, -1)
         return (rows @ self.features[data_set].T).reshape(len(x), self.classes, -1)
 
     def _pull(self, data_set: int, residual: Tensor) -> Tensor:
-        """mean_i residual_i phi_i' of b instances, from `(b, classes, m)` to `(b, n)`: one matrix product."""
+        """Return mean_i residual_i phi_i' of b instances, from `(b, classes, m)` to `(b, n)`, by one matrix product."""
         features = self.features[data_set]
         return (residual.flatten(0, 1) @ features).reshape(len(residual), -1).div_(len(features))
 
 
-def _own_scores(labels: Tensor) -> Tensor:
-    """Return the index of the own class of each pair among the flattened scores `(classes, m)`, `(S, m)`."""
-    pairs = labels.shape[1]
-    return labels.long() * pairs + torch.arange(pairs, device=labels.device)
-
-
-def _below_highest(scores: Tensor) -> Tensor:
-    """Scores `(b, classes, m)` minus the highest of each pair, in place."""
-    scores -= scores.amax(dim=1, keepdim=True)
-    return scores
-
-
 class LinearClassifierFamily(SubsetFamily):
-    """Linear classifiers on random subsets, the paper's 2000 pairs by default, from standard normal weights.
+    """Linear classifiers on random subsets, by default 2000 pairs as in the paper, with standard normal starts.
 
     Args:
-        features: `(n, d)`, from which subsets are drawn.
         labels: `(n,)`, whole numbers from 0 to classes - 1.
         classes: The number of classes, at least 2.
-        subset: Pairs of a feature and a label in a data set.
         ridge: The weight of ||W||^2 / 2, 0 or more.
-        subsets: Data sets per sample, which share its instances evenly.
     """
 
     name = "linear-classifier"
@@ -543,7 +500,7 @@ class LinearClassifierFamily(SubsetFamily):
         subsets: int = 1,
     ) -> None:
         super().__init__(features, labels, subset, subsets)
-        LinearClassifier(features, labels, classes, ridge)  # checks what the samples will be made of
+        LinearClassifier(features, labels, classes, ridge)  # checks the arguments
         self.classes, self.ridge = classes, ridge
 
     def problem(self, features: Tensor, labels: Tensor, starts: int) -> LinearClassifier:

@@ -2,52 +2,57 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from lmd.core.batching import Index, take_instances, to_double
+from lmd.core.batching import Index, to_double
 from lmd.core.checks import check_batch, shape_of
 from lmd.errors import CapabilityError, InputError
 from lmd.operators import LinearOperator
-from lmd.operators.stack import Stack
-from lmd.problems import duality, grids
+from lmd.operators.matrix import Stack
+from lmd.problems import duality
 from lmd.problems.base import Problem, flatten_data
-from lmd.terms import Term
-from lmd.terms.base import Pieces, Scale, per_instance, size_of, sum_instances
+from lmd.terms import Domain, Term
+from lmd.terms.base import Pieces, Scale, filled, per_instance, size_of, sum_instances
+
+Pair = tuple[Term, LinearOperator]
+"""A term g_j and its operator K_j."""
 
 Block = tuple[Term, LinearOperator, float]
-"""A term, the operator it stands behind, and its scale in the array of all of them."""
+"""A term g_j, its operator K_j, and the scale of K_j x in the stacked array Kx."""
+
+MIN_SHARE = 0.01  # least size of dual points far from their bounds, relative to the size that balances the misfit
+MAX_CONSTANT_GAUGE = 0.9
+"""If all entries of a dual point are below this share of their bound, the minimiser is taken to be constant."""
 
 
 class Composite(Problem):
     r"""F(x) = f(x) + \sum_j g_j(K_j x): a term f, and terms g_j behind linear operators K_j.
 
-    With K and g those of all j, stacked, and g*(p) = sup_z <z, p> - g(z), the problem and its dual are
+    Let K stack all K_j, let g be the sum of all g_j, and g*(p) = sup_z <z, p> - g(z). The problem and its dual are
 
         min_x f(x) + g(Kx) = max_p -f*(-K'p) - g*(p).
 
-    The *dual point* p has the shape of Kx. For any x and any p in the domain of g*, with -K'p in that of f*,
+    The *dual point* p has the shape of Kx. For any x, and any p in the domain of g* with -K'p in the domain of f*,
 
         gap(x, p) = F(x) + f*(-K'p) + g*(p)  >=  F(x) - min F  >=  0,
 
-    so the gap certifies x whatever method found x and p. `feasible_dual` makes any array such a p.
+    so the gap certifies x, whatever method found x and p. `feasible_dual` turns any array into such a p.
 
-    What a composite can do follows from its parts: PDHG needs a prox of each term, FGP a strongly convex f,
-    certificates a conjugate of each, learned solvers differences along axes. With several terms their arrays are
-    stacked into one, `(B, n)`, in which they are weighed by `scales`: these change the steps of primal-dual methods
-    and nothing else. Methods with `out` write their answer there if given; it may be one of their arguments.
+    The parts decide which methods apply: PDHG needs a prox of each term, FGP a strongly convex f, certificates a
+    conjugate of each term, learned solvers differences along axes. If there are several terms, the arrays K_j x are
+    multiplied by `scales` and stacked into one, `(B, n)`. The scales change only the steps of primal-dual methods.
 
     Args:
         f: The term of x itself.
-        *behind: Pairs (g_j, K_j) of a term and the operator that it stands behind, at least one.
-        start: `(B, ...)`, the points that runs begin at.
+        *behind: Pairs (g_j, K_j) of a term and its operator, at least one.
+        start: `(B, ...)`, the starting points of runs.
         scales: A positive number for each pair, for the steps of primal-dual methods; None is 1 for each.
 
     >>> from lmd.operators import Differences
@@ -59,17 +64,12 @@ class Composite(Problem):
     tensor([[0.1000, 0.1000, 0.1000, 0.9500, 0.9500]])
     """
 
-    batched: ClassVar[tuple[str, ...]] = ("points",)
+    batched: tuple[str, ...] = ("points",)
+    always_batched = ("points", "reference")
 
     operator: LinearOperator  # K, which stacks all K_j
 
-    def __init__(
-        self,
-        f: Term,
-        *behind: tuple[Term, LinearOperator],
-        start: Tensor,
-        scales: tuple[float, ...] | None = None,
-    ) -> None:
+    def __init__(self, f: Term, *behind: Pair, start: Tensor, scales: tuple[float, ...] | None = None) -> None:
         check_batch("start", start)
         if not behind:
             raise InputError("behind", "nothing", "at least one pair of a term and the operator it stands behind")
@@ -81,15 +81,9 @@ class Composite(Problem):
             if self.value(start).shape != (len(start),):
                 raise InputError("start", f"shape {shape_of(start)}", "points that the terms give one value each for")
 
-    def compose(
-        self,
-        f: Term,
-        *behind: tuple[Term, LinearOperator],
-        start: Tensor,
-        scales: tuple[float, ...] | None = None,
-    ) -> None:
-        """Set the parts without checks, for models, which have checked their arguments."""
-        self.points, self.f = start, f
+    def compose(self, f: Term, *behind: Pair, start: Tensor, scales: tuple[float, ...] | None = None) -> None:
+        """Set the parts without checks; for models, which check their own arguments."""
+        self.points, self.point_shape, self.f = start, start.shape[1:], f
         self.regularisers, operators = zip(*behind, strict=True)
         self.operator = operators[0]
         if len(operators) > 1 or scales is not None:
@@ -98,25 +92,21 @@ class Composite(Problem):
 
     @property
     def _place(self) -> int:
-        """The place of the K_j that takes differences along axes; -1 where there is none, or several, or scaled."""
+        """The index j of the operator that takes differences along axes; -1 if there is not exactly one, unscaled."""
         found = [j for j, K in enumerate(self.operator.blocks) if K.grid is not None]
         return found[0] if len(found) == 1 and self.operator.scales[found[0]] == 1 else -1
 
     @property
     def differences(self) -> Any:
-        """The K_j that takes differences of neighbours along axes, where there is one and its scale is 1."""
-        return self.operator.blocks[self._place] if self._place >= 0 else None
+        """The K_j that takes differences of neighbours along axes; None unless there is just one, with scale 1."""
+        place = self._place
+        return self.operator.blocks[place] if place >= 0 else None
 
     @property
-    def data_strong_convexity(self) -> Scale | None:
-        """A strong convexity constant of f, where there is one: then the dual is smooth."""
-        return self.f.strong_convexity
-
-    @property
-    def data_smoothness(self) -> Scale | None:
-        """A Lipschitz constant of the gradient of f where f is finite, if there is one; it sets the scale of steps."""
-        smoothness = self.f.smoothness
-        return None if isinstance(smoothness, float) and smoothness == 0 else smoothness
+    def data_smoothness(self) -> Scale:
+        """A Lipschitz constant of the gradient of f, as a unit of steps; 1 if there is none or it is 0."""
+        constant = self.f.smoothness
+        return 1.0 if constant is None or (isinstance(constant, float) and constant == 0) else constant
 
     @property
     def g(self) -> Term:
@@ -130,44 +120,27 @@ class Composite(Problem):
 
     @property
     def strong_convexity(self) -> Tensor | None:
-        constant, like = self.data_strong_convexity, self.points
+        constant, like = self.f.strong_convexity, self.points
         return None if constant is None else torch.as_tensor(constant, dtype=like.dtype, device=like.device)
 
     @property
-    def quadratic(self) -> tuple[Tensor, Tensor] | None:
-        """P `(n, n)` or `(B, n, n)` and q `(B, n)`, where f(x) is x'Px / 2 + q'x."""
-        return self.f.quadratic
-
-    @property
     def pieces(self) -> tuple[Pieces | None, tuple[Pieces, ...]] | None:
-        """The `Pieces` of f, None where it has a matrix, and of all g_j; None where a term has none."""
-        of_f = None if self.quadratic is not None else self.f.pieces(self.points)
+        """The `Pieces` of f (None if f has a matrix) and of all g_j; None if a term has no pieces."""
+        of_f = None if self.f.quadratic is not None else self.f.pieces(self.points)
         behind = [term.pieces(K(self.points)) for term, K, _ in self.blocks]
         known = tuple(each for each in behind if each is not None)
-        return None if len(known) < len(behind) or (of_f is None and self.quadratic is None) else (of_f, known)
+        return None if len(known) < len(behind) or (of_f is None and self.f.quadratic is None) else (of_f, known)
 
     def start(self) -> Tensor:
-        """Return the points `(B, ...)` that runs begin at."""
+        """Return the starting points of runs, `(B, ...)`."""
         return self.points
 
-    def check_start(self, x0: Tensor) -> Tensor:
-        super().check_start(x0)
-        if x0.shape[1:] != self.points.shape[1:]:
-            raise InputError("x0", f"shape {shape_of(x0)}", f"shape {shape_of(self.points)}, as the start has")
-        return x0
-
     def select(self, index: Index) -> Self:
-        part = copy.copy(self)
+        part = super().select(index)
         vars(part).pop("feasible_block", None)  # to be computed again
-        for name in {*self.batched, "points", "reference"}:
-            if isinstance(value := vars(self).get(name), Tensor):
-                setattr(part, name, take_instances(value, index))
-        part.operator = self.operator.select(index)
-        part.f, part.regularisers = self.f.select(index), tuple(term.select(index) for term in self.regularisers)
         return part
 
-    def double(self) -> Self:
-        return to_double(self)
+    double = to_double
 
     def data_vector(self) -> Tensor:
         return flatten_data([*self.f.data(), *self.g.data()], type(self).__name__)
@@ -175,27 +148,28 @@ class Composite(Problem):
     # Values and gradients.
 
     def value(self, x: Tensor) -> Tensor:
-        value = self.data_value(x)
-        for term, K, _ in self.blocks:
-            z = K(x)
-            value = value + term.value(duality.onto_domain(term, K, x, z) if duality.is_limit(term, K) else z)
-        return value
+        return self.f.value(x) + self.g.value(self._image(x))
+
+    def _image(self, x: Tensor) -> Tensor:
+        """Return Kx; if g_j is a domain and K_j x is in it up to rounding, K_j x is projected onto it."""
+        is_free = not any([isinstance(term, Domain) for term in self.regularisers])
+        return self.operator(x) if is_free else duality.onto_domains(self, x, self.operator(x))
 
     def subgradient(self, x: Tensor) -> Tensor:
         return _add_gradients(self.blocks, x, self.f.subgradient(x).clone())
 
     def relaxed_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Finite values and violations `(B,)`; where g(Kx) is infinite, g is evaluated at prox_g(Kx)."""
+        """Return finite values and violations `(B,)`; if g(Kx) is infinite, g is evaluated at prox_g(Kx)."""
         values, violation = super().relaxed_value(x)
         if bool((finite := torch.isfinite(values)).all()):
             return values, violation
         z = self.operator(x)
-        away = self.dual_prox(z, 1.0)  # z - prox_g(z), by Moreau's identity
-        values = torch.where(finite, values, self.data_value(x) + self.g.value(z - away))
+        away = self.g.conjugate_prox(z, 1.0)  # z - prox_g(z), by Moreau's identity
+        values = torch.where(finite, values, self.f.value(x) + self.g.value(z - away))
         return values, torch.where(finite, violation, violation + size_of(away))
 
     def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
-        """The gradient of f(x) + g_w(Kx), g_w(z) = max_p <z, p> - g*(p) - w/2 ||p||^2 (Moreau's envelope), and p.
+        """Return p and the gradient of f(x) + g_w(Kx); g_w(z) = max_p <z, p> - g*(p) - w/2 ||p||^2 (Moreau envelope).
 
         g - w/2 max ||p||^2 <= g_w <= g ([Nesterov 2005](https://doi.org/10.1007/s10107-004-0552-5)).
         """
@@ -212,48 +186,22 @@ class Composite(Problem):
         z = self.operator(x)
         p, w = self._smoothed_dual(z, width)
         lifted = sum_instances(z * p) - self.g.conjugate(p) - w / 2 * sum_instances(p.square())
-        return self.data_value(x) + lifted
+        return self.f.value(x) + lifted
 
     def _smoothed_dual(self, z: Tensor, width: Scale) -> tuple[Tensor, Scale]:
-        """argmax_p <z, p> - g*(p) - w/2 ||p||^2, and w: the width in units of 1 / `data_smoothness`."""
-        w = width / (1.0 if self.data_smoothness is None else self.data_smoothness)
-        return self.dual_prox(z / per_instance(w, z), 1 / w), w
-
-    # f and g, as primal-dual methods ask for them; more in `f` and `g`.
-
-    def data_value(self, x: Tensor) -> Tensor:
-        """f(x) `(B,)`."""
-        return self.f.value(x)
-
-    def data_prox(self, x: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """argmin_v f(v) + ||v - x||^2 / (2 step), same shape as x."""
-        return self.f.prox(x, step, out=out)
-
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        """argmin_x f(x) + <u, x>, which is the gradient of f* at -u; same shape as u."""
-        return self.f.tilted_minimiser(u, out=out)
-
-    def regulariser_prox(self, z: Tensor, step: Scale) -> Tensor:
-        """argmin_v g(v) + ||v - z||^2 / (2 step), same shape as z."""
-        return self.g.prox(z, step)
-
-    def dual_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """argmin_q g*(q) + ||q - p||^2 / (2 step), same shape as p."""
-        return self.g.conjugate_prox(p, step, out=out)
-
-    def project_dual(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        """The nearest point of the domain of g*, same shape as p."""
-        return self.g.project(p, out=out)
+        """Return argmax_p <z, p> - g*(p) - w/2 ||p||^2, and w, which is `width` over `data_smoothness`."""
+        w = width / self.data_smoothness
+        return self.g.conjugate_prox(z / per_instance(w, z), 1 / w), w
 
     # The dual and its gap.
 
     def feasible_dual(self, p: Tensor) -> Tensor:
-        """The nearest point of the domain of g*, times what it takes for -K'p to be in the domain of f*.
+        """Return p projected onto the domain of g*, and scaled such that -K'p is in the domain of f*.
 
-        By a little more than that, as K'p is computed: e the error of each of its entries, gauge(K'p + e) is at most
+        The scaling allows for the rounding of K'p: if e is the error of its entries, gauge(K'p + e) is at most
         gauge(K'p) + gauge(e), and gauges of norms are largest at equal signs.
         """
-        p = self.project_dual(p)
+        p = self.g.project(p)
         if self.f.conjugate_is_finite:
             return p
         u, eps = self.operator.adjoint(p), torch.finfo(p.dtype).eps
@@ -266,32 +214,32 @@ class Composite(Problem):
 
     @cached_property
     def feasible_block(self) -> duality.FeasibleBlock | None:
-        """The block that makes dual points feasible where the domain of f* is a cone, which no multiple reaches."""
+        """The block that makes dual points feasible if the domain of f* is a cone; scaling cannot reach a cone."""
         return duality.FeasibleBlock.find(self) if self.f.conjugate_is_cone else None
 
     def dual_error(self, p: Tensor) -> Tensor:
-        """A bound on the distance of a feasible point to p, a computed one, in the Euclidean norm `(B,)`."""
+        """Return a bound `(B,)` on the Euclidean distance from p, which is rounded, to a feasible point."""
         return p.new_zeros(len(p)) if self.feasible_block is None else self.feasible_block.error(self, p)
 
     def dual_value(self, p: Tensor) -> Tensor:
-        """-f*(-K'p) - g*(p) `(B,)`, a lower bound on the minimum; p is made feasible first."""
+        """Return -f*(-K'p) - g*(p) `(B,)`, a lower bound on the minimum; p is made feasible first."""
         p = self.feasible_dual(p)
         return -self.f.conjugate(-self.operator.adjoint(p)) - self.g.conjugate(p)
 
     def gap(self, x: Tensor, dual: Tensor) -> Tensor:
-        """A bound on F(x) - min F for each instance `(B,)`, from any dual point, which is made feasible first.
+        """Return a bound on F(x) - min F `(B,)`, from any dual point, which is made feasible first.
 
-        The sum of the residuals f(x) + f*(-K'p) + <Kx, p> and g(Kx) + g*(p) - <Kx, p>: the same number as
-        F(x) - dual_value(dual), without the cancellation, where terms add them up from what is never negative.
+        The bound is the sum of the residuals f(x) + f*(-K'p) + <Kx, p> and g(Kx) + g*(p) - <Kx, p>. It is the same
+        number as F(x) - dual_value(dual), but without cancellation if the terms sum nonnegative numbers.
         """
         p = self.feasible_dual(dual)
         residual = self.f.residual(x, self.operator.adjoint(p).neg_())
-        return residual + self.g.residual(duality.image(self, x), p)
+        return residual + self.g.residual(self._image(x), p)
 
     def certified_gap(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
-        """F(x) and a bound on F(x) - min F `(B,)`, both in float64, with room for the rounding of their evaluation.
+        """Return F(x) and a bound on F(x) - min F `(B,)`, both in float64, with room for rounding.
 
-        Evaluated in float64 whatever the dtype of x: the bound is small where the gap is, however the run was rounded.
+        Both are evaluated in float64 for any dtype of x, so a small gap gives a small bound after float32 runs too.
         Proof: docs/guarantees.md.
         """
         value, gap, room = duality.proven_gap(self, x, dual)
@@ -301,59 +249,58 @@ class Composite(Problem):
         return value, torch.where(torch.isfinite(value), gap, torch.inf)
 
     def relative_gap(self, x: Tensor, dual: Tensor) -> Tensor:
-        """A bound on (F(x) - min F) / |min F| for each instance `(B,)`, from the certified gap."""
+        """Return a bound on (F(x) - min F) / |min F| for each instance `(B,)`, from the certified gap."""
         return duality.relative_gap(*self.certified_gap(x, dual))
 
-    # f apart from smooth terms, as proximal methods ask for it.
+    # The split into f and smooth terms that proximal methods need.
 
     @property
     def penalty(self) -> Term | None:
-        """f, where all other terms are smooth."""
+        """f if all other terms are smooth; None otherwise."""
         return None if any(term.smoothness is None for term in self.regularisers) else self.f
 
     def misfit_gradient(self, x: Tensor) -> Tensor:
-        """The gradient of everything but f, where the rest is smooth."""
+        """Return the gradient of F without f; all other terms must be smooth."""
         return _add_gradients(self.blocks, x, torch.zeros_like(x))
 
-    # Differences on a grid beside smooth terms, as learned solvers ask for them; more in `lmd.problems.grids`.
+    # The split into a norm of differences and smooth terms that learned solvers need.
 
     @property
     def mask(self) -> Tensor | None:
-        """1 for known entries of x and 0 for unknown ones, if there are any."""
+        """1 for known and 0 for unknown entries of x; None if all are known."""
         return self.f.mask
-
-    def clip(self, x: Tensor) -> Tensor:
-        """The nearest point of the domain of f, in which the minimisers lie; x itself where there is none."""
-        return self.f.nearest(x)
 
     def fill_unknown(self, x: Tensor) -> Tensor:
         return self.f.fill_unknown(x)
 
     @property
     def variation(self) -> Term:
-        """The term behind `differences`."""
+        """The term g_j of `differences`."""
         return self.regularisers[self._place]
 
     @property
     def beside(self) -> list[Block]:
-        """All blocks but that of the differences."""
+        """All blocks without the block of the differences."""
         return [block for j, block in enumerate(self.blocks) if j != self._place]
 
     @property
     def gradient_smoothness(self) -> Scale | None:
-        """A Lipschitz constant of `data_gradient`; None where one of its terms has none, or all are 0."""
-        return grids.gradient_smoothness(self)
+        """A Lipschitz constant of `data_gradient`; None if one of its terms has none, or all are 0."""
+        pairs = [(self.f, 1.0), *((term, K.norm) for term, K, _ in self.beside)]
+        known = [term.smoothness * norm**2 for term, norm in pairs if term.smoothness is not None]
+        total = sum(known)
+        return None if len(known) < len(pairs) or (isinstance(total, float) and total == 0) else total
 
     def data_gradient(self, x: Tensor) -> Tensor:
-        """The gradient of everything but the term behind the differences."""
+        """Return the gradient of F without the term of the differences."""
         return _add_gradients(self.beside, x, self.f.subgradient(x).clone())
 
     def differences_part(self, dual: Tensor) -> Tensor:
-        """The part of a dual point that belongs to the differences."""
+        """Return the part of a dual point that belongs to the differences."""
         return self.operator.split(dual)[self._place]
 
     def dual_from(self, p: Tensor, x: Tensor) -> Tensor:
-        """The dual point of which p belongs to the differences, and the rest is the one that belongs to x."""
+        """Return the dual point with p for the differences, and the gradients of the other terms at x."""
         if len(self.regularisers) == 1:
             return p
         parts = [term.subgradient(K(x)) / scale for term, K, scale in self.beside]
@@ -362,20 +309,83 @@ class Composite(Problem):
 
     @property
     def beside_spectrum(self) -> Tensor | None:
-        """A circulant bound on the Hessian of the terms beside the differences; see `grids.beside_spectrum`."""
-        return grids.beside_spectrum(self)
+        """The eigenvalues `(H, W // 2 + 1)` of the Hessian of the blocks without the differences, f left out.
+
+        They are known if each block is c ||z - y||^2 behind a circulant operator on images; otherwise None.
+        """
+        if self.differences is None or self.differences.wrapped_spectrum is None:
+            return None
+        terms = [(term.smoothness, term.strong_convexity, K.spectrum) for term, K, _ in self.beside]
+        known = [most * s for most, least, s in terms if isinstance(most, float) and most == least and s is not None]
+        return sum(known[1:], start=known[0]) if known and len(known) == len(terms) else None
 
     def step_scale(self, x: Tensor) -> Tensor:
-        """The range of x over the size of dual points `(B,)`, a unit of steps; see `grids.step_scale`."""
-        return grids.step_scale(self, x)
+        """Return the range of x over the size of a dual entry of the differences `(B,)`; NaN if unknown.
+
+        Steps of primal-dual methods are multiples of this ratio. The range is the width of the domain of f, if that is
+        bounded, and otherwise the range of x itself. The size of a dual entry is the weight, or less if less balances
+        the misfit of a constant point: see `range_ratio`.
+        """
+        if self.differences is None:
+            return x.new_full((len(x),), torch.nan)
+        z = self.differences(x)
+        low, high = (self.f.nearest(torch.full_like(x[:, :1], end)).flatten(1) for end in (-torch.inf, torch.inf))
+        widest = (high - low).mean(dim=1)
+        extent = torch.where(torch.isfinite(widest), widest, x.flatten(1).amax(dim=1) - x.flatten(1).amin(dim=1))
+        size = filled(self.variation.steepness(z) / z[0].numel() ** 0.5, extent)
+        along = tuple(range(2, x.ndim))
+        constant = self.f.nearest(x.mean(dim=along, keepdim=True).expand_as(x)) if along else x
+        return range_ratio(extent, size, self.data_gradient(constant))
 
     def levelled(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
-        """Points without variation, and where the dual point says that these suffice; see `grids.level`."""
-        return grids.level(self, x, dual)
+        """Return the mean of x over each channel, and whether the dual point suggests that it is the minimiser `(B,)`.
+
+        If the optimal dual point is inside its bound, the minimiser has no differences. Differences that are left in x
+        cost more for larger weights. The nearest datum replaces the mean if its value is lower.
+        """
+        if self.differences is None or x.ndim < 3:
+            return x, torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        within = self.variation.gauge(self.differences_part(dual)) < MAX_CONSTANT_GAUGE
+        if not bool(within.any()):
+            return x, within
+        mean = x.double().mean(dim=tuple(range(2, x.ndim)), keepdim=True).to(x.dtype)
+        constant = self.f.nearest(mean.expand_as(x).contiguous())
+        datum = _nearest_datum(self.f, constant)
+        better = (self.f.value(datum) < self.f.value(constant)).reshape(-1, *[1] * (x.ndim - 1))
+        return torch.where(better, datum, constant), within
 
 
 def _add_gradients(blocks: Sequence[Block], x: Tensor, gradient: Tensor) -> Tensor:
-    """Add the gradients of the terms of these blocks to a gradient that may be written to."""
+    """Add the gradients of the terms of these blocks to `gradient`, in place."""
     for term, K, _ in blocks:
         gradient = gradient.add_(K.adjoint(term.subgradient(K(x))))
     return gradient
+
+
+def range_ratio(extent: Tensor, weight: Tensor, u: Tensor) -> Tensor:
+    """Return the range of x over the expected size of an entry of the dual points `(B,)`; NaN if unknown.
+
+    An entry is at most the weight, and at most about the `pull`, which balances the gradient u `(B, ...)` of the misfit
+    at a constant point: p with K'p = -u is about as large as u times the length of the longest axis. Far below the
+    bound, dual points are smaller than the pull by a measured factor.
+    """
+    flat = u.flatten(1).double()
+    pull = (flat - flat.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt() * max(u.shape[1:])
+    pull = pull.nan_to_num(nan=torch.inf).to(u)
+    less = pull * (2 * pull / weight).pow(1.5).clamp(MIN_SHARE, 1)
+    ratio = extent / torch.where((pull > 0) & (pull < weight), less, weight)
+    return torch.where(torch.isfinite(ratio) & (ratio > 0), ratio, torch.nan)
+
+
+def _nearest_datum(f: Term, constant: Tensor) -> Tensor:
+    """Return the datum nearest to the constant in each channel, among entries where f has a nonzero gradient.
+
+    If there is none, return the constant. If all data are equal, the datum equals them exactly, unlike a rounded mean.
+    """
+    if not f.conjugate_is_finite:
+        return constant
+    y, pull = f.tilted_minimiser(torch.zeros_like(constant)).flatten(2), f.subgradient(constant).flatten(2)
+    far = torch.where(pull != 0, (y - constant.flatten(2)).abs(), torch.inf)
+    least, place = far.min(dim=2, keepdim=True)
+    datum = torch.where(least.isfinite(), y.gather(2, place), constant.flatten(2)[:, :, :1])
+    return f.nearest(datum.expand(-1, -1, y.shape[2]).reshape(constant.shape).contiguous())

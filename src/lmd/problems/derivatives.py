@@ -1,4 +1,4 @@
-"""Derivatives of minimisers by what their problems are made of: data, weights, maps of weights."""
+"""Derivatives of minimisers by the tensors of their problems: data, weights, maps of weights."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ import torch
 from torch import Tensor
 
 from lmd.errors import CapabilityError, InputError
+from lmd.operators.base import Map, conjugate_gradients
 from lmd.problems.base import Problem, offers
-from lmd.problems.composite import Composite
-from lmd.terms.base import Scale, inner, per_instance, size_of
 
 # Residual of the linearised system at which conjugate gradients stop, relative to its right-hand side.
 RESIDUAL_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
 MAX_ITERATIONS = 2000  # iterations of conjugate gradients, at most
 
-Map = Callable[[Tensor], Tensor]
-
 
 def check(problem: Problem) -> None:
-    """Raise where `differentiate` could not."""
+    """Raise if `differentiate` does not support the problem."""
     if not offers(problem, ("differences", "gradient_smoothness")):
         given = f"{type(problem).__name__}, which has no differences along axes beside smooth terms"
         raise CapabilityError("problem", given, "a composite with them, such as TVDenoising")
@@ -29,29 +26,29 @@ def check(problem: Problem) -> None:
 
 
 def check_transforms() -> None:
-    """Raise inside a transform of torch.func's, which cannot look into a solve."""
+    """Raise inside a torch.func transform, which cannot trace a solve."""
     if torch._C._functorch.maybe_current_level() is not None:
         accepted = "torch.autograd.grad or backward() in its place"
         raise InputError("differentiable", "a transform of torch.func", accepted)
 
 
 def differentiate(problem: Problem, x: Tensor, dual: Tensor) -> Tensor:
-    r"""The minimisers x `(B, ...)`, with derivatives by every tensor of the problem that requires them.
+    r"""Return the minimisers x `(B, ...)`, with derivatives by every tensor of the problem that requires a gradient.
 
-    Of F(x) = f(x) + \sum_j g_j(K_j x), where one K_j takes differences along axes and g_j is a norm of them, all other
-    terms being smooth. Where a difference (the differences of a pixel, in the isotropic form) is 0 and its part of the
-    dual point inside the ball, it stays 0 while data change a little: so x is constant on *regions*, and among such
-    images F is smooth. There 0 = P F'(x), P the mean over regions, and by the implicit function theorem
+    In F(x) = f(x) + \sum_j g_j(K_j x), one K_j takes differences along axes, its g_j is a norm of them, and all other
+    terms are smooth. If a difference (in the isotropic form, all differences of a pixel) is 0 and its dual entry is
+    inside the ball, the difference stays 0 for small changes of the data. So x is constant on *regions*, and F is
+    smooth on images that are. There 0 = P F'(x), with P the mean over regions. By the implicit function theorem
 
         dx = -(P F'' P)^{-1} P dF',
 
-    dF' the change of F' by the data alone. In anisotropic denoising F'' is a multiple of the identity: the derivative
-    is the mean over regions, exactly ([Tibshirani and Taylor 2011](https://doi.org/10.1214/11-AOS878)). Otherwise
-    P F'' P is inverted by conjugate gradients, which multiply with it. Regions that the end of a box holds do not move;
-    nor do those that F is not bent in, such as holes.
+    where dF' is the change of F' by the data at fixed x. In anisotropic denoising F'' is a multiple of the identity,
+    and dx is exactly the mean over regions ([Tibshirani and Taylor 2011](https://doi.org/10.1214/11-AOS878)). Otherwise
+    P F'' P is inverted by conjugate gradients. Regions at an end of a box do not move, nor do regions without
+    curvature, such as holes.
 
-    How a solution came about does not matter, so memory does not grow with iterations. The derivative is that of the
-    regions that x and `dual` show: it is right where these are the minimiser's, which takes a small gap.
+    Memory does not grow with iterations. The regions are taken from x and `dual`. The derivative is correct if they are
+    the regions of the minimiser, which requires a small gap.
     """
     check(problem)
     system = _System(problem, x.detach(), dual)
@@ -63,7 +60,7 @@ def differentiate(problem: Problem, x: Tensor, dual: Tensor) -> Tensor:
 
 
 class _Minimiser(torch.autograd.Function):
-    """x as a function of F'(x): a change d of the latter by the data moves x by -(P F'' P)^{-1} P d."""
+    """x as a function of F'(x): if the data change F'(x) by d, then x moves by -(P F'' P)^{-1} P d."""
 
     @staticmethod
     def forward(ctx: Any, force: Tensor, x: Tensor, solve: Map) -> Tensor:
@@ -81,13 +78,16 @@ _apply: Callable[[Tensor, Tensor, Map], Tensor] = _Minimiser.apply
 
 
 class _System:
-    """P F'' P at a solution: its regions, and the solution with exactly the mean on each."""
+    """The linear system P F'' P at a solution: its regions, and the solution replaced by its mean on each region."""
 
     def __init__(self, problem: Any, x: Tensor, dual: Tensor) -> None:
         self.problem = problem
         with torch.no_grad():
-            kinks, held = _kinks(problem, x, dual, 1 / problem.gradient_smoothness)
-            self.regions = torch.arange(x.numel(), device=x.device) if kinks is None else _regions(x, kinks)
+            z, step = problem.differences(x), 1 / problem.gradient_smoothness
+            kinks = problem.variation.kinks(z, problem.differences_part(dual), step)  # differences that stay 0
+            held = problem.f.kinks(x, problem.operator.adjoint(dual).neg_(), step)  # x that stays at an end
+            every = torch.arange(x.numel(), device=x.device)
+            self.regions = every if kinks is None else _regions(x, kinks.expand_as(z))
             self.sizes = self._sums(torch.ones_like(x))
             self.free = torch.ones_like(self.sizes)
             self.x = self.project(x)
@@ -95,15 +95,15 @@ class _System:
                 self.free = (self._sums(held.expand_as(x).to(x)) == 0).to(x)
 
     def _sums(self, v: Tensor) -> Tensor:
-        """Over each region, at the place of its first pixel; flat."""
+        """Return the sum of v over each region, flattened; it stands at the first pixel of the region."""
         return v.new_zeros(v.numel()).index_add_(0, self.regions, v.flatten())
 
     def project(self, v: Tensor) -> Tensor:
-        """P v: the mean over each region that is free to move."""
+        """Return P v: the mean over each region that is free to move, and 0 on the others."""
         return (self._sums(v) / self.sizes * self.free)[self.regions].view_as(v)
 
     def solve(self, v: Tensor) -> Tensor:
-        """(P F'' P)^{-1} P v, and 0 on regions that F is not bent in: none of a random change is seen there."""
+        """Return (P F'' P)^{-1} P v, and 0 on regions without curvature, where F'' times a random change is 0."""
         with torch.enable_grad():
             x = self.x.clone().requires_grad_()
             force = self.problem.subgradient(x)
@@ -114,39 +114,15 @@ class _System:
 
         change = torch.rand(v.shape, generator=torch.Generator().manual_seed(0), dtype=v.dtype, device="cpu")
         bent = bend(self.project(change.to(v.device)))
-        return _conjugate_gradients(bend, torch.where(bent == 0, 0, self.project(v)))
-
-
-def _kinks(problem: Composite, x: Tensor, dual: Tensor, step: Scale) -> tuple[Tensor | None, Tensor | None]:
-    """Return where differences stay 0, and x at an end of its domain, under small changes of data; see `Term.kinks`."""
-    z = problem.differences(x)
-    kinks = problem.variation.kinks(z, problem.differences_part(dual), step)
-    held = problem.f.kinks(x, problem.operator.adjoint(dual).neg_(), step)
-    return None if kinks is None else kinks.expand_as(z), held
-
-
-def _conjugate_gradients(multiply: Map, right: Tensor) -> Tensor:
-    """The solution q of multiply(q) = right, each instance to `RESIDUAL_TOLERANCE`."""
-    q, residual, direction = torch.zeros_like(right), right, right
-    square, enough = inner(right, right), RESIDUAL_TOLERANCE[right.dtype] * size_of(right)
-    for _ in range(MAX_ITERATIONS):
-        going = square.sqrt() > enough
-        if not bool(going.any()):
-            break
-        image = multiply(direction)
-        along = inner(direction, image)
-        step = per_instance(torch.where(going & (along > 0), square / torch.where(along > 0, along, 1), 0), q)
-        q, residual = q + step * direction, residual - step * image
-        before, square = square, inner(residual, residual)
-        direction = residual + per_instance(square / torch.where(before > 0, before, 1), q) * direction
-    return q
+        tolerance = RESIDUAL_TOLERANCE[v.dtype]
+        return conjugate_gradients(bend, torch.where(bent == 0, 0, self.project(v)), tolerance, MAX_ITERATIONS)
 
 
 def _regions(x: Tensor, kinks: Tensor) -> Tensor:
-    """For each pixel of x `(B, C, *size)` the first one of its region, flat.
+    """Return the index of the first pixel of its region for each pixel of x `(B, C, *size)`, flattened.
 
-    `kinks` `(B, C, axes, *size)` says which differences to the next pixel stay 0. Roots take the least root of their
-    neighbours until none changes, in rounds of which there are about as many as the logarithm of the pixels
+    `kinks` `(B, C, axes, *size)` marks the differences to the next pixel that stay 0. Each root takes the least root of
+    its neighbours until none changes; the number of rounds is about the logarithm of the number of pixels
     ([Shiloach and Vishkin 1982](https://doi.org/10.1016/0196-6774(82)90008-6)).
     """
     places, pairs = torch.arange(x.numel(), device=x.device).view_as(x), []

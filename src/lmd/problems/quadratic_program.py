@@ -1,4 +1,4 @@
-"""Quadratic programs and families of them: control, portfolios, and programs written in CVXPY."""
+"""Quadratic programs and families of them: control, and programs written in CVXPY."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from torch import Tensor
 from lmd.core.checks import check_batch, check_count, check_positive, shape_of
 from lmd.core.extras import require
 from lmd.errors import CapabilityError, InputError
-from lmd.operators import Identity, LinearOperator
+from lmd.operators import Identity
 from lmd.operators.matrix import Matrix
 from lmd.problems.base import Family, Problem, flatten_data
-from lmd.problems.composite import Composite
-from lmd.terms import Box, Quadratic, Simplex, Term
+from lmd.problems.composite import Composite, Pair
+from lmd.terms import Box, Quadratic
 
 Bound = float | Tensor
-"""A number, one per entry `(n,)`, or one per instance and entry `(B, n)`; infinite where there is none."""
+"""A number, one per entry `(n,)`, or one per instance and entry `(B, n)`; infinite for no bound."""
 
 
 class QuadraticProgram(Composite):
     r"""min x'Px / 2 + q'x + r over low <= x <= high and l <= Ax <= u; x, q `(B, n)`.
 
-    Bounds may be infinite. Any dual point gives a bound on the minimum: with p of the box and y of the inequalities it
-    is r - (q + p + A'y)'P^{-1}(q + p + A'y) / 2 minus the largest <x, p> and <z, y> over both boxes
+    Bounds may be infinite. Any dual point (p for the box, y for the inequalities) gives a lower bound on the minimum:
+    r - (q + p + A'y)'P^{-1}(q + p + A'y) / 2, minus the largest <x, p> and the largest <z, y> over both boxes
     ([Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/), section 5.2).
 
     Args:
         P: `(n, n)` or `(B, n, n)`, symmetric and positive definite.
         q: `(B, n)`.
         low, high: Bounds of x: a number, `(n,)` or `(B, n)`.
-        A: `(m, n)` or `(B, m, n)`; None where the box is all.
+        A: `(m, n)` or `(B, m, n)`; None if there are no inequalities.
         l, u: Bounds of Ax: a number, `(m,)` or `(B, m)`.
         r: A constant added to all values: a number, or one per instance `(B,)`. Tolerances are relative to values.
 
@@ -58,7 +58,7 @@ class QuadraticProgram(Composite):
     ) -> None:
         q, given = check_batch("q", q), (low, high, l, u)
         low, high = (_entries(name, bound, q, q.shape[1]) for name, bound in (("low", low), ("high", high)))
-        behind: list[tuple[Term, LinearOperator]] = []
+        behind: list[Pair] = []
         if A is None or bool((low > -math.inf).any() or (high < math.inf).any()):
             behind.append((Box(low, high), Identity()))
         if A is not None:
@@ -68,14 +68,8 @@ class QuadraticProgram(Composite):
         start = torch.minimum(torch.maximum(torch.zeros_like(q), low), high)
         super().__init__(Quadratic(P, q, r), *behind, start=start)
 
-    @property
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """The ends of x, where there are any, and of Ax `(B, m)`."""
-        low, high = (torch.cat([getattr(term, end) for term in self.regularisers], dim=1) for end in ("low", "high"))
-        return low, high
-
     def data_vector(self) -> Tensor:
-        """q, and what else each instance has of its own: 0 for a bound that is infinite."""
+        """Return the data of each instance `(B, k)`: q, and bounds if they differ, with 0 for infinite bounds."""
         if not self.bounds_vary:
             return flatten_data(self.f.data(), type(self).__name__)
         data = super().data_vector()
@@ -83,7 +77,7 @@ class QuadraticProgram(Composite):
 
 
 def _entries(name: str, bound: Bound, q: Tensor, size: int) -> Tensor:
-    """A bound for each entry of each instance `(B, size)`, as a view."""
+    """Return a bound for each entry of each instance `(B, size)`, as a view."""
     given = torch.as_tensor(bound, dtype=q.dtype, device=q.device)
     if given.shape not in ((), (size,), (len(q), size)):
         raise InputError(name, f"shape {shape_of(given)}", f"a number, ({size},) or ({len(q)}, {size})")
@@ -91,17 +85,17 @@ def _entries(name: str, bound: Bound, q: Tensor, size: int) -> Tensor:
 
 
 class ControlFamily(Family):
-    r"""Receding-horizon control: the inputs over the next steps, for states that change; [Rawlings, Mayne and Diehl
+    r"""Receding-horizon control: the best inputs over the next steps, for random states; [Rawlings, Mayne and Diehl
     2017](https://sites.engineering.ucsb.edu/~jbraw/mpc/), section 2.
 
-    s_{t+1} = F s_t + G v_t for `horizon` steps, inputs v_t between -limit and limit, cost \sum s'Qs + v'Rv / 2: with
-    the states eliminated a box-constrained program in the inputs, whose P is shared and whose q is linear in s_0.
-    F, G `(states, states)`, `(states, inputs)` are drawn once, a little unstable, so that P is badly conditioned.
+    s_{t+1} = F s_t + G v_t for `horizon` steps, with inputs v_t between -limit and limit and cost
+    \sum (s'Qs + v'Rv) / 2. Eliminating the states gives a box-constrained program in the inputs, with the same P for
+    all and q linear in s_0. F `(states, states)`, slightly unstable for a badly conditioned P, and G are drawn once.
 
     Args:
-        states: Entries of a state.
-        inputs: Entries of an input.
-        horizon: Steps that are looked ahead; a problem has horizon * inputs variables.
+        states: Number of entries of a state.
+        inputs: Number of entries of an input.
+        horizon: Number of time steps; a problem has horizon * inputs variables.
         limit: The largest size of an entry of an input, positive.
         effort: R is this times the identity; Q is the identity.
         seed: The seed of F and G.
@@ -120,18 +114,19 @@ class ControlFamily(Family):
     ) -> None:
         check_count("states", states), check_count("inputs", inputs), check_count("horizon", horizon)
         self.limit = check_positive("limit", limit)
-        generator, kind = torch.Generator().manual_seed(seed), torch.float64
-        F = torch.randn(states, states, generator=generator, dtype=kind, device="cpu")
+        generator = torch.Generator().manual_seed(seed)
+        F, G = (
+            torch.randn(states, n, generator=generator, dtype=torch.float64, device="cpu") for n in (states, inputs)
+        )
         F = 1.05 * F / torch.linalg.eigvals(F).abs().max()
-        G = torch.randn(states, inputs, generator=generator, dtype=kind, device="cpu")
-        powers = [torch.eye(states, dtype=kind, device="cpu")]
+        powers = [torch.eye(states, dtype=F.dtype, device="cpu")]
         for _ in range(horizon):
             powers.append(F @ powers[-1])
-        nothing = torch.zeros(states, inputs, dtype=kind, device="cpu")
-        moved = [[powers[t - s] @ G if s <= t else nothing for s in range(horizon)] for t in range(horizon)]
+        later = [power @ G for power in powers[:horizon]]  # the effect of an input after 1, 2, ... steps
+        moved = [[later[t - s] if s <= t else 0 * G for s in range(horizon)] for t in range(horizon)]
         response = torch.cat([torch.cat(row, dim=1) for row in moved])
         free = torch.cat(powers[1:])
-        P = response.mT @ response + effort * torch.eye(horizon * inputs, dtype=kind, device="cpu")
+        P = response.mT @ response + effort * torch.eye(horizon * inputs, dtype=F.dtype, device="cpu")
         self.P, self.from_state = ((P + P.mT) / 2).float(), (free.mT @ response).float()
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
@@ -142,57 +137,26 @@ class ControlFamily(Family):
         return problem, problem.start()
 
 
-class PortfolioFamily(Family):
-    r"""Markowitz portfolios on the simplex: risk x'Cx / 2 minus `appetite` times the expected return, which changes.
-
-    C is a covariance of a few common factors and noise of each asset's own, shared by all instances
-    ([Markowitz 1952](https://doi.org/10.1111/j.1540-6261.1952.tb01525.x)).
-
-    Args:
-        assets: Entries of x.
-        factors: Common factors of the covariance.
-        appetite: The weight of the expected return relative to the risk, positive.
-        seed: The seed of C.
-    """
-
-    name = "portfolio"
-
-    def __init__(self, assets: int = 50, factors: int = 5, appetite: float = 1.0, seed: int = 0) -> None:
-        check_count("assets", assets), check_count("factors", factors)
-        self.appetite = check_positive("appetite", appetite)
-        generator = torch.Generator().manual_seed(seed)
-        loads = torch.randn(assets, factors, generator=generator, dtype=torch.float64, device="cpu")
-        own = 0.1 + torch.rand(assets, generator=generator, dtype=torch.float64, device="cpu")
-        self.P = (loads @ loads.mT + torch.diag(own)).float()
-
-    def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
-        device, assets = generator.device, len(self.P)
-        returns = torch.randn(batch, assets, generator=generator, device=device, dtype=torch.float32)
-        start = torch.full_like(returns, 1 / assets)
-        f = Quadratic(self.P.to(device), -self.appetite * returns)
-        return Composite(f, (Simplex(), Identity()), start=start), start
-
-
 Draw = Callable[[int, torch.Generator], Tensor]
-"""From a number of instances B and randomness to values `(B, *shape)` of a parameter."""
+"""A function from a number of instances B and a generator to values `(B, *shape)` of a parameter."""
 
-MATRIX_TOLERANCE = 1e-9  # differences of matrices and vectors, relative to their size, that are rounding
-MAX_CONDITION = 1e4  # the largest condition number that entries of x as coordinates may have
+MATRIX_TOLERANCE = 1e-9  # differences of matrices and vectors, relative to their size, that count as rounding
+MAX_CONDITION = 1e4  # the largest condition number of N for which entries of x are the coordinates z
 
 
 class ReducedProgram(QuadraticProgram):
-    """A quadratic program in the coordinates z of x = particular + N z, the points that fulfil all equations."""
+    """A quadratic program in the coordinates z of x = particular + N z, the points that satisfy all equations."""
 
     batched = ("points", "particular", "parameters")
     particular: Tensor
-    parameters: Tensor  # the values of all of them, flat `(B, total)`
+    parameters: Tensor  # the values of all parameters, flattened `(B, total)`
 
     def data_vector(self) -> Tensor:
         return self.parameters
 
 
 class CVXPYFamily(Family):
-    """See `from_cvxpy`."""
+    """A family of quadratic programs from a CVXPY problem with parameters; see `from_cvxpy`."""
 
     name = "cvxpy"
 
@@ -212,17 +176,17 @@ class CVXPYFamily(Family):
             accepted = (
                 "one with a single minimiser: -b <= x, x <= b for abs(x) <= b, or a little of sum_squares(x) more"
             )
-            raise InputError("problem", "a program that is not strictly convex where its equations hold", accepted)
+            raise InputError("problem", "a program that is not strictly convex subject to its equations", accepted)
 
     def _affine(self) -> tuple[Any, Any, Any, tuple[Any, Any]]:
-        """The matrices, and q, b, G and the constant, joined: shift + slope times the parameters; from some draws."""
+        """Return P, A, F, and (shift, slope): q, b, G and the constant, joined, are shift + parameters @ slope."""
         count = sum(self._sizes.values()) + 3
         values = self._values(count, torch.Generator().manual_seed(0))
         data = [self._data(row) for row in values]
         for name, first, *others in zip(("P", "A", "F"), *(each[:3] for each in data), strict=True):
             room = MATRIX_TOLERANCE * (1 + np.abs(first).max(initial=0))
             if any(np.abs(other - first).max(initial=0) > room for other in others):
-                accepted = "parameters of which linear terms and right-hand sides depend alone"
+                accepted = "parameters that change only linear terms and right-hand sides"
                 raise InputError("parameters", f"some that change the matrix {name} of the program", accepted)
         wanted, known = np.stack([each[3] for each in data]), np.column_stack([np.ones(count), values])
         found = np.linalg.lstsq(known, wanted, rcond=None)[0]
@@ -231,7 +195,7 @@ class CVXPYFamily(Family):
         return *data[0][:3], (found[0], found[1:])
 
     def _values(self, batch: int, generator: torch.Generator) -> Any:
-        """Values of all parameters `(B, total)`, each flattened."""
+        """Return the values of all parameters `(B, total)`, flattened and joined."""
         drawn = {name: self.draws[name](batch, generator) for name in self._sizes}
         for name, value in drawn.items():
             if value.reshape(len(value), -1).shape != (batch, self._sizes[name]):
@@ -240,7 +204,7 @@ class CVXPYFamily(Family):
         return np.concatenate([value.reshape(batch, -1).double().numpy() for value in drawn.values()], axis=1)
 
     def _data(self, row: Any) -> tuple[Any, Any, Any, Any]:
-        """P, the equations' and the inequalities' matrix, and q, b, G and the constant joined, for one instance."""
+        """Return P, A of the equations, F of the inequalities, and q, b, G and the constant joined, of one instance."""
         begin = 0
         for parameter in self._problem.parameters():
             size = self._sizes[parameter.name()]
@@ -268,21 +232,19 @@ class CVXPYFamily(Family):
         return problem, problem.start()
 
     def _box(self, room: Any) -> tuple[Tensor, Tensor]:
-        """The bounds of each entry `(B, n)` that inequalities with one entry alone leave."""
-        low, high = np.full((len(room), len(self.P)), -np.inf), np.full((len(room), len(self.P)), np.inf)
+        """Return the bounds of each entry `(B, n)` that follow from inequalities with a single entry."""
+        low, high = (np.full((len(room), len(self.P)), end) for end in (-np.inf, np.inf))
         for row, end in zip(self.ends, room.T, strict=True):
             (j,) = row.nonzero()[0]
-            if row[j] > 0:
-                high[:, j] = np.minimum(high[:, j], end / row[j])
-            else:
-                low[:, j] = np.maximum(low[:, j], end / row[j])
+            bounds, nearer = (high, np.minimum) if row[j] > 0 else (low, np.maximum)
+            bounds[:, j] = nearer(bounds[:, j], end / row[j])
         return self._tensor(low), self._tensor(high)
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.as_tensor(array, dtype=self.dtype, device="cpu")
 
     def unpack(self, problem: ReducedProgram, z: Tensor) -> dict[str, Tensor]:
-        """Return the variables at points z `(B, n)` of a problem of this family: by name, `(B, *shape)`."""
+        """Return the variables by name, `(B, *shape)`, at points z `(B, n)` of a problem of this family."""
         null = torch.as_tensor(self.null, dtype=torch.float64, device=z.device)
         x = problem.particular.double() + z.double() @ null.T
         found = {}
@@ -294,25 +256,23 @@ class CVXPYFamily(Family):
 
 
 def _coordinates(A: Any, bounded: Any) -> tuple[Any, Any]:
-    """N and S: what fulfils Ax = b is S b + N z. z are entries of x, those that are `bounded` if it can be.
+    """Return N and S: the solutions of Ax = b are S b + N z, where z are entries of x, if possible `bounded` ones.
 
-    The others follow from them; where that is badly conditioned, z are coordinates in an orthonormal basis instead.
+    The other entries are linear in z. If N is badly conditioned, z are coordinates in an orthonormal basis instead.
     """
+    from scipy.linalg import qr  # CVXPY needs it too
+
     _, spread, turned = np.linalg.svd(A, full_matrices=True)
-    rank = int((spread > 1e-10 * max(1.0, *spread)).sum()) if len(spread) else 0
-    following: list[int] = []
-    left = A.astype(float)
-    for preferred in (np.flatnonzero(~bounded), np.flatnonzero(bounded)):
-        for _ in preferred:  # the longest column that is left, and what is along it taken from all columns
-            lengths = np.linalg.norm(left[:, preferred], axis=0)
-            j = int(preferred[lengths.argmax()])
-            if len(following) == rank or lengths.max() <= 1e-8 * max(1.0, *spread):
-                break
-            along = left[:, j] / lengths.max()
-            left = left - np.outer(along, along @ left)
-            following.append(j)
+    scale = max(1.0, *spread) if len(spread) else 1.0
+    rank = int((spread > 1e-10 * scale).sum())
     if rank == 0:
         return np.eye(A.shape[1]), np.zeros(A.T.shape)
+    following, left = np.empty(0, dtype=int), A.astype(float)
+    for preferred in filter(len, (np.flatnonzero(~bounded), np.flatnonzero(bounded))):
+        q, r, order = qr(left[:, preferred], pivoting=True)  # takes the longest remaining column, one after the other
+        count = min(int((np.abs(np.diag(r)) > 1e-8 * scale).sum()), rank - len(following))
+        following = np.append(following, preferred[order[:count]])
+        left = left - q[:, :count] @ (q[:, :count].T @ left)
     free = np.setdiff1d(np.arange(A.shape[1]), following)
     null, solve, inverse = np.zeros((A.shape[1], len(free))), np.zeros(A.T.shape), np.linalg.pinv(A[:, following])
     null[free, np.arange(len(free))], null[following], solve[following] = 1, -inverse @ A[:, free], inverse
@@ -320,12 +280,12 @@ def _coordinates(A: Any, bounded: Any) -> tuple[Any, Any]:
 
 
 def from_cvxpy(problem: Any, parameters: Mapping[Any, Draw], dtype: torch.dtype = torch.float32) -> CVXPYFamily:
-    """A CVXPY problem whose parameters change, as a family to learn a solver for.
+    """Return a family to learn a solver for, from a CVXPY problem with parameters.
 
-    `problem` is a quadratic program that CVXPY calls disciplined in its parameters
-    ([Agrawal et al. 2019](https://arxiv.org/abs/1910.12430)), with one minimiser, and with linear terms and right-hand
-    sides alone depending on them. Equations are eliminated: a sample is a `QuadraticProgram` in
-    what they leave free, its values are CVXPY's, of what is maximised the negative, and `unpack` gives the variables.
+    `problem` is a quadratic program with one minimiser that is disciplined in its parameters, in the sense of CVXPY
+    ([Agrawal et al. 2019](https://arxiv.org/abs/1910.12430)). Only linear terms and right-hand sides may depend on the
+    parameters. Equations are eliminated: a sample is a `QuadraticProgram` in the coordinates that they leave free. Its
+    values are the objective of CVXPY, negated if that is maximised; `unpack` returns the variables.
 
         s = cvxpy.Parameter(4, name="s")
         family = from_cvxpy(problem, {s: lambda batch, generator: torch.randn(batch, 4, generator=generator)})
@@ -333,7 +293,7 @@ def from_cvxpy(problem: Any, parameters: Mapping[Any, Draw], dtype: torch.dtype 
 
     Args:
         problem: A `cvxpy.Problem`.
-        parameters: Each of its parameters, or its name, to a function (instances, generator) to values `(B, *shape)`.
+        parameters: A dict from each parameter, or its name, to a function (B, generator) that draws `(B, *shape)`.
         dtype: The dtype of the problems and the starting points.
 
     Returns:

@@ -17,6 +17,7 @@ from lmd.core.checks import (
     check_floating,
     check_positive,
     check_same_kind,
+    check_weights,
     shape_of,
 )
 from lmd.errors import InputError
@@ -49,7 +50,7 @@ class LeastSquares(Problem):
     """f_i(x) = ||W x - b_i||^2 with one W `(m, d)` for the batch; b `(B, m)`, x `(B, d)`.
 
     Args:
-        W: `(m, d)`, the same for all instances.
+        W: The matrix `(m, d)`, the same for all instances.
         b: `(B, m)`.
     """
 
@@ -57,15 +58,9 @@ class LeastSquares(Problem):
 
     def __init__(self, W: Tensor, b: Tensor) -> None:
         self.W, self.b = check_sides("W", W, b)
+        self.point_shape = W.shape[1:]
 
-    def check_start(self, x0: Tensor) -> Tensor:
-        if x0.shape[1:] != self.W.shape[1:]:
-            accepted = f"shape (B, {self.W.shape[1]}) to go with W {shape_of(self.W)}"
-            raise InputError("x0", f"shape {shape_of(x0)}", accepted)
-        return super().check_start(x0)
-
-    def double(self) -> LeastSquares:
-        return to_double(self)
+    double = to_double
 
     def value(self, x: Tensor) -> Tensor:
         return (x @ self.W.T - self.b).square().sum(dim=1)
@@ -75,7 +70,7 @@ class LeastSquares(Problem):
 
     @property
     def terms(self) -> int:
-        """m: one for each row of W."""
+        """m, the number of rows of W."""
         return self.W.shape[0]
 
     def minibatch(self, indices: Tensor) -> LeastSquares:
@@ -87,7 +82,7 @@ class LeastSquares(Problem):
 
     @cached_property
     def _hessian_eigenvalues(self) -> Tensor:
-        """Eigenvalues of 2 W'W, the same for any part of the batch."""
+        """Eigenvalues of the Hessian 2 W'W, which all instances share."""
         return 2 * torch.linalg.eigvalsh(self.W.T @ self.W)
 
     @property
@@ -100,7 +95,7 @@ class LeastSquares(Problem):
 
 
 class LeastSquaresFamily(Family):
-    """Random right-hand sides b and starting points, both standard normal; W as given, the paper's by default.
+    """Least squares with standard normal right-hand sides b and starting points; by default W is the paper's matrix.
 
     Args:
         W: `(m, d)`; None is the paper's matrix.
@@ -121,10 +116,10 @@ class LeastSquaresFamily(Family):
 class Lasso(Composite):
     r"""F_i(x) = 1/2 ||A x - b_i||^2 + weight_i ||x||_1 with one A `(m, d)` for the batch; b `(B, m)`, x `(B, d)`.
 
-    As a composite problem f is the l1 norm, K is A, and g(z) = 1/2 ||z - b||^2; dual points q `(B, m)` are free, with
-    g*(q) = 1/2 ||q||^2 + <b, q>, and at the solution q = Ax - b. min_x weight ||x||_1 + <u, x> is 0 where |u| <= weight
-    everywhere and -infinity elsewhere: a bound takes the multiple of q for which A'q is such, and which is best.
-    Proximal methods run on it as well, with f for their `penalty`.
+    As a composite problem, f is the weighted l1 norm, K is A, and g(z) = 1/2 ||z - b||^2. Dual points q `(B, m)` have
+    g*(q) = 1/2 ||q||^2 + <b, q>, and at the solution q = Ax - b. They are feasible if |A'q| <= weight in each entry,
+    as min_x weight ||x||_1 + <u, x> is otherwise -infinity for u = A'q. `gap` takes the best feasible multiple of q.
+    Proximal methods also solve the lasso, with f as their `penalty`.
 
     Args:
         A: `(m, d)`, the same for all instances.
@@ -140,24 +135,24 @@ class Lasso(Composite):
 
     def __init__(self, A: Tensor, b: Tensor, weight: float | Tensor) -> None:
         self.A, self.b = check_sides("A", A, b)
-        self.weight = _check_weights(weight, b)
+        self.weight = check_weights(weight, b)
         start = b.new_zeros(len(b), A.shape[1])
         self.compose(L1(self.weight), (Squares(b, 0.5), Matrix(A)), start=start)
 
 
 class LassoFamily(Family):
-    r"""Sparse x observed through one random matrix: b = A x + noise, weights a share of the largest that matters.
+    r"""Lassos with sparse x observed through one random matrix: b = A x + noise.
 
-    A `(m, d)` has entries N(0, 1/m), drawn once from `seed`, or is given; x has `nonzeros` entries N(0, 1). At weight
-    ||A'b||_inf the solution becomes 0; each instance has `share` of that for its weight. The start is 0.
+    A `(m, d)` has entries N(0, 1/m), drawn once from `seed`, or is given; x has `nonzeros` entries N(0, 1). The weight
+    is `share` times ||A'b||_inf, from which on the solution is 0. The start is 0.
 
     Args:
-        m: Rows of A, where A is drawn.
-        d: Columns of A, where A is drawn.
-        nonzeros: Entries of x that are not 0.
-        noise: The standard deviation of what is added to Ax.
+        m: Rows of A, if A is drawn.
+        d: Columns of A, if A is drawn.
+        nonzeros: The number of nonzero entries of x.
+        noise: The standard deviation of the noise.
         share: The weight of an instance over ||A'b||_inf.
-        A: `(m, d)`, in place of a random one.
+        A: The matrix `(m, d)`; None draws one.
         seed: The seed of A.
         dtype: The dtype of the problems and the starting points.
 
@@ -205,14 +200,3 @@ class LassoFamily(Family):
         b = truth @ A.T + self.noise * torch.randn(batch, m, generator=generator, device=device, dtype=dtype)
         problem = Lasso(A, b, self.share * (b @ A).abs().amax(dim=1))
         return problem, problem.start()
-
-
-def _check_weights(weight: float | Tensor, b: Tensor) -> Tensor:
-    if not isinstance(weight, Tensor):
-        return b.new_full((len(b),), check_positive("weight", weight))
-    if weight.shape != (len(b),):
-        raise InputError("weight", f"shape {shape_of(weight)}", f"one number, or one per instance ({len(b)},)")
-    check_same_kind("weight", weight, "b", b)
-    if not bool((check_finite("weight", weight) > 0).all()):
-        raise InputError("weight", f"{float(weight.min()):g}", "positive numbers")
-    return weight

@@ -1,21 +1,18 @@
-"""Two classes of problems on the probability simplex whose minimiser is known: section 2 of the paper, Figure 1."""
+"""Two classes of problems on the probability simplex with known minimisers: section 2 of the paper, Figure 1."""
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lmd.core.batching import to_double
-from lmd.core.checks import check_batch, check_choice, check_count, shape_of
-from lmd.errors import InputError
+from lmd.core.checks import check_batch, check_choice, check_count
 from lmd.problems.base import Family, Problem
 from lmd.terms import Simplex
 from lmd.terms.domains import check_rows
 from lmd.terms.entropy import divergence
-
-S = TypeVar("S", bound="SimplexProblem")
 
 
 class SimplexProblem(Problem):
@@ -30,14 +27,9 @@ class SimplexProblem(Problem):
 
     def __init__(self, y: Tensor) -> None:
         self.y = self.domain.check("y", check_rows("y", check_batch("y", y)))
+        self.point_shape = y.shape[1:]
 
-    def check_start(self, x0: Tensor) -> Tensor:
-        if x0.shape[1:] != self.y.shape[1:]:
-            raise InputError("x0", f"shape {shape_of(x0)}", f"shape {shape_of(self.y)}, as y has")
-        return super().check_start(x0)
-
-    def double(self: S) -> S:
-        return to_double(self)
+    double = to_double
 
     def minimiser(self) -> Tensor:
         return self.y
@@ -46,8 +38,8 @@ class SimplexProblem(Problem):
 def kl_divergence(x: Tensor, y: Tensor) -> Tensor:
     r"""\sum_i x_i log(x_i / y_i) - x_i + y_i of each instance, x, y `(B, d)` to `(B,)`: KL(x || y) on the simplex.
 
-    Evaluated without cancellation near y (`lmd.terms.entropy.divergence`): to rounding, and never negative.
-    Entries of x and y below the smallest normal number count as that number.
+    The sum is evaluated without cancellation near y and is never negative (`lmd.terms.entropy.divergence`).
+    Entries of x and y below the smallest normal number are raised to that number.
     """
     tiny = torch.finfo(x.dtype).tiny
     return divergence(x.clamp(min=tiny), y.clamp(min=tiny)).sum(dim=1)
@@ -56,8 +48,8 @@ def kl_divergence(x: Tensor, y: Tensor) -> Tensor:
 class KLDivergence(SimplexProblem):
     r"""f(x) = KL(x || y) = \sum_i x_i log(x_i / y_i) over the simplex; x, y `(B, d)`.
 
-    Evaluated by `kl_divergence`, which adds y_i - x_i to each term: nothing on the simplex, where both sum to one. So
-    the gradient log(x / y) differs from the textbook's by the constant 1, which is orthogonal to the simplex.
+    `kl_divergence` evaluates f with y_i - x_i added to each term; on the simplex these sum to 0. Therefore the gradient
+    log(x / y) differs from the usual one by the constant 1, which is orthogonal to the simplex.
     """
 
     def value(self, x: Tensor) -> Tensor:
@@ -87,14 +79,14 @@ class SquaredDistance(SimplexProblem):
 
 
 def uniform_simplex(batch: int, dimension: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """`(batch, dimension)` points uniform on the simplex: normalised exponential variables."""
+    """Draw points `(batch, dimension)` uniformly on the simplex, by normalising exponential variables."""
     exponential = -torch.log1p(-torch.rand(batch, dimension, generator=generator, dtype=dtype, device=generator.device))
     exponential = exponential.clamp(min=torch.finfo(dtype).tiny)
     return exponential / exponential.sum(dim=1, keepdim=True)
 
 
 class SimplexFamily(Family):
-    """Targets y and starting points, both uniform on the simplex of dimension d.
+    """Problems with targets y and starting points that are uniform on the simplex of d entries.
 
     Args:
         objective: "kl", for `KLDivergence`, or "least-squares", for `SquaredDistance`.

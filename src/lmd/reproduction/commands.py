@@ -254,14 +254,13 @@ def learn(family: str, minutes: float, target: float, out: str | None, seed: int
     Example
       lmd learn examples.own_problem:HuberFamily --minutes 2 --out runs/mine
     """
-    from lmd.reproduction.experiments.tour import write_learned
+    from lmd.reproduction.experiments.check import import_family
+    from lmd.reproduction.experiments.tour import card_rows, write_learned
     from lmd.training import learn
-    from lmd.training.card import card_rows
-    from lmd.training.instances import family_named
 
     folder = Path(out) if out else Path("runs") / family.rpartition(":")[2]
     found = learn(
-        family_named(family),
+        import_family(family),
         minutes,
         folder,
         target,

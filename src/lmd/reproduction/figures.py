@@ -59,13 +59,13 @@ def method_colour(method: str) -> str:
 def plot_curve(
     axes: Any, x: Sequence[float], y: Sequence[float], method: str, style: Any = "solid", *, faint: bool = False
 ) -> None:
-    """One method's curve in its colour; a `faint` one, as of a step-size that is not the best, has no name."""
+    """Plot the curve of a method in its colour; `faint` ones, of step sizes that are not the best, get no label."""
     look = {"linewidth": 0.9, "alpha": 0.22} if faint else {"linewidth": 2.4}
     axes.plot(x, y, color=method_colour(method), linestyle=style, label=f"_{method}" if faint else method, **look)
 
 
 def label_lines(axes: Any, apart: float = 0.065, *, margin: bool = True) -> None:
-    """Write the name of each line that has one at the right of the panel, or where it ends; no two on one another.
+    """Label the lines at the right of the panel, or where they end, without overlaps.
 
     Call it when scales and limits are set: a line's end is the last point that is inside them.
     """
@@ -96,7 +96,7 @@ def label_lines(axes: Any, apart: float = 0.065, *, margin: bool = True) -> None
 
 
 def spread(heights: Sequence[float], apart: float) -> list[float]:
-    """The heights, in ascending order, moved as little as keeps each `apart` from the next, from 0 to 1 if they fit."""
+    """Return ascending heights, moved little so that neighbours are `apart`, within [0, 1] if possible."""
     found = list(heights)
     for i in range(1, len(found)):
         found[i] = max(found[i], found[i - 1] + apart)

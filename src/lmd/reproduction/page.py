@@ -20,7 +20,7 @@ MAX_INTEGER = 2**53  # the largest whole number that is told from its neighbours
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
-    """A metrics.json, checked to be one: every key is there afterwards and has its type."""
+    """Return the contents of a metrics.json, with all keys checked."""
     given = read_json(path)
     if not isinstance(given, dict):
         raise _refused(path, "which is no object")
@@ -103,7 +103,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 @dataclass(frozen=True)
 class Reading:
-    """What a metrics.json says to a person."""
+    """The contents of a metrics.json, prepared for the page."""
 
     tables: list[Table]
     headline: str = ""  # one sentence with numbers in it

@@ -46,7 +46,7 @@ def recipe(name: str) -> Recipe:
 
 
 def ships_for(name: str, preset: str) -> bool:
-    """Whether the solver that ships is the one that this preset would train: the same preset, on the same data."""
+    """Return whether the shipped solver was trained with this preset on the same data."""
     if preset != SHIPPED_PRESET or name not in zoo.names():
         return False
     return bool(zoo.card(name)["data"] == recipe(name).source.name(preset))
@@ -103,7 +103,7 @@ def make_card(name: str, preset: str, seed: int, solver: Solver[Any]) -> dict[st
 
 
 def measure(task: Task, recipe: Recipe, solver: Solver[Any], preset: str) -> dict[str, Any]:
-    """Where the trained iterations lead, a mean over held-out instances of what a recipe trains on.
+    """Return the mean accuracy after the trained iterations on held-out instances.
 
     The relative gap is (f - f*) / f*, with f(0) in place of f* where that is 0; the PSNR, where minimisers are known,
     is 10 log10(1 / mean (x - x*)^2). All is in float64, where the source of the instances has it.

@@ -42,10 +42,8 @@ def distinct(rows: Iterable[Row], key: str) -> list[Any]:
 
 def best(rows: Iterable[Row], *, largest: bool = False) -> Row | None:
     """The row with the smallest (or largest) finite value."""
-    finite = [row for row in rows if row["value"] is not None]
-    if not finite:
-        return None
-    return max(finite, key=lambda row: row["value"]) if largest else min(finite, key=lambda row: row["value"])
+    finite = (row for row in rows if row["value"] is not None)
+    return (max if largest else min)(finite, key=lambda row: row["value"], default=None)
 
 
 def curve(rows: Iterable[Row], metric: str) -> tuple[list[int], list[float]]:
@@ -64,7 +62,7 @@ def settings_of(rows: Sequence[Row], *, without: Sequence[str] = ()) -> list[dic
 
 
 def number(value: float | None) -> str:
-    """A number at a glance: `3.1e-08`, `0.0425`, `31.4`; a value that was not finite is said to be so."""
+    """Format a number: `3.1e-08`, `0.0425`, `31.4`, or "not finite"."""
     if value is None:
         return "diverged"
     if value == 0:

@@ -1,14 +1,12 @@
-"""Algorithms: each is `init` and `step`; `run` drives any of them; wrappers change any of them."""
+"""Solvers: each one has `init` and `step`, `run` drives any solver, and wrappers change any solver."""
 
 from lmd.solvers.base import Solver, State
 from lmd.solvers.classical.admm import ADMM
 from lmd.solvers.classical.fgp import FGP
-from lmd.solvers.classical.gradient_descent import Adam, GradientDescent, Nesterov, ProximalGradient
-from lmd.solvers.classical.lbfgs import LBFGS
+from lmd.solvers.classical.gradient_descent import LBFGS, Adam, GradientDescent, Nesterov, ProximalGradient
 from lmd.solvers.classical.pdhg import PDHG, RelaxedPDHG
-from lmd.solvers.learned.dual import LearnedDual, LearnedFGP
 from lmd.solvers.learned.interior_point import LearnedInteriorPoint
-from lmd.solvers.learned.saddle import LearnedPDHG, LearnedSaddle
+from lmd.solvers.learned.primal_dual import LearnedDual, LearnedFGP, LearnedPDHG, LearnedSaddle
 from lmd.solvers.mirror.exact import BacktrackedMirrorDescent, ExactMirrorDescent
 from lmd.solvers.mirror.mirror_descent import (
     AcceleratedMirrorDescent,

@@ -1,14 +1,15 @@
-"""What a solver is: `init(problem, x0)` makes a state, `step(problem, state)` advances it by one iteration."""
+"""The solver interface: `init(problem, x0)` returns a state, `step(problem, state)` advances it by one iteration."""
 
 from __future__ import annotations
 
 import abc
 import functools
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +27,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class State:
-    """Where a solver is: everything it needs for the next step and nothing else.
+    """The state of a solver, which has everything that the next step needs.
 
     Args:
         x: The current points `(B, ...)`.
-        iteration: How many steps have been taken.
-        diagnostics: Numbers per instance `(B,)` that the step learned about the points it *started* from.
-        evaluations: Evaluations per instance `(B,)` in the step that led here, by name, beyond the solver's
-            `step_cost`: for a step whose cost is known only once it is taken. A wrapper passes them on.
+        iteration: Number of steps taken so far.
+        diagnostics: Numbers per instance `(B,)`, by name, about the points at which the last step *started*.
+        evaluations: Evaluations per instance `(B,)` in the last step, by name, in addition to the solver's
+            `step_cost`. They are for costs that are known only after the step. A wrapper passes them on.
     """
 
     x: Tensor
@@ -43,30 +44,30 @@ class State:
 
     @property
     def iterate(self) -> Tensor:
-        """The points the next step starts from: `x`, unless a wrapper answers with other points than it works on."""
+        """The points at which the next step starts: `x`, unless a wrapper reports other points than it works on."""
         return self.x
 
     @property
     def known_value(self) -> Tensor | None:
-        """f(x) `(B,)`, where the step had to evaluate it: then `run` need not do it again for the record."""
+        """f(x) `(B,)` if the step has evaluated it, so that `run` need not evaluate it again; otherwise None."""
         return None
 
     @property
     def dual_point(self) -> Tensor | None:
-        """A dual point for each instance `(B, ...)`, where the solver keeps one: its duality gap certifies x."""
+        """A dual point for each instance `(B, ...)`, whose duality gap certifies x; None if the solver has none."""
         return None
 
     @property
     def settled(self) -> Tensor | None:
-        """Which instances `(B,)` stay where they are, whatever steps follow; None where a step does not know."""
+        """Which instances `(B,)` no later step will move; None if unknown."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DualState(State):
-    """A state with a dual point of a composite problem, from which a duality gap can be had at every iteration."""
+    """A state with a dual point of a composite problem, which gives a duality gap at every iteration."""
 
-    dual: Tensor  # p `(B, ...)`, in the domain of g*, in the shape of Kx; `(B, 0)` where the problem has none
+    dual: Tensor  # p `(B, ...)`, in the domain of g*, in the shape of Kx; `(B, 0)` if the problem has no dual
 
     @property
     def dual_point(self) -> Tensor | None:
@@ -78,24 +79,29 @@ L = TypeVar("L", bound=DualState)
 
 
 class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
-    """An algorithm, advanced one iteration at a time; the parameters of a learned one are the module's own.
+    """An algorithm that advances by one iteration at a time; learned parameters are parameters of this module.
 
-    Nothing about a run is stored in the solver, so one solver can serve many runs. Training unrolls `step` itself.
-    `Solver[S]` has states S and runs on problems that offer what it `needs`.
+    A solver stores nothing about a run, so one solver can serve many runs. Training unrolls the same `step`.
+    `Solver[S]` has states of type S and runs on problems that have the capabilities in `needs`.
     """
 
-    card: Mapping[str, Any] = MappingProxyType({})  # how it was trained: JSON values by name, saved along with it
+    card: Mapping[str, Any] = MappingProxyType({})  # how it was trained: JSON values by name, saved with it
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Capabilities the problem must have, checked before a run."""
+        """Capabilities that the problem must have; checked before a run."""
         return ()
 
-    stays_in_domain: ClassVar[bool] = False  # whether its points lie in the domain of every problem that it serves
+    geometry: Mirror | None = None  # the mirror, if steps are mirror descent and its theorems apply
+    accumulates: bool = False  # whether dual points accumulate (lazy form) and `to_dual` is called only at the start
+    ends_proven: bool = False  # whether it continues past its horizon with a method that converges from any point
+    stays_in_domain: ClassVar[bool] = False  # whether its points lie in the domain of every problem that it can run on
 
     def keeps_to_domain(self, problem: Problem) -> bool:
-        """Whether all its points lie in the domain of a problem; one that does not is refused before it runs."""
+        """Return whether all points of the solver lie in the problem's domain; `run` requires this."""
         return self.stays_in_domain or problem.domain is None
+
+    resume_cost: ClassVar[Mapping[str, int]] = {}  # evaluations per instance in `resume`, by name
 
     @property
     def init_cost(self) -> dict[str, int]:
@@ -109,46 +115,31 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
 
     @property
     def horizon(self) -> int | None:
-        """How many iterations it was made or trained for; None where there is no such number."""
-        return None
-
-    @property
-    def geometry(self) -> Mirror | None:
-        """The mirror whose mirror descent the steps are, whatever its inverse is, for the theorems about it."""
-        return None
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether steps go on from their dual points, and never encode a point again: the lazy form."""
-        return False
-
-    @property
-    def ends_proven(self) -> bool:
-        """Whether it goes on past its horizon with a method that converges from any point."""
-        return False
+        """The number of iterations that the solver was trained for, its `iterations`; None if there is none."""
+        return getattr(self, "iterations", None) or None
 
     @abc.abstractmethod
     def init(self, problem: Any, x0: Tensor) -> S:
-        """The state before the first step, at the starting points x0 `(B, ...)`."""
+        """Return the state before the first step, at the starting points x0 `(B, ...)`."""
 
     @abc.abstractmethod
     def step(self, problem: Any, state: S) -> S:
-        """The state one iteration later; the one passed in is left as it is."""
+        """Return the state one iteration later, without changing `state`."""
 
     def resume(self, problem: Any, x: Tensor, dual: Tensor) -> S:
-        """The state from which to go on at points and feasible dual points of an earlier run, where that can be."""
+        """Return a state at points and feasible dual points of an earlier run, if the solver supports this."""
         accepted = "one that can, such as FGP, PDHG or a learned solver that ends in them"
         raise CapabilityError("solver", f"{type(self).__name__}, which cannot start from a dual point", accepted)
 
     def restart_from(self, problem: Any, state: S, x0: Tensor, which: Tensor, back: Tensor) -> S | None:
-        """The state from which the instances in `which` `(B,)` go on at their answers, those in `back` at x0; None
-        where that changes nothing, or is not possible."""
+        """Return the state with the instances in `which` `(B,)` restarted at their answers, or at x0 if in `back`;
+        None if a restart is impossible or changes nothing."""
         return None
 
     def advance(self, problem: Any, state: S, count: int) -> S:
-        """The state `count` iterations later: as many steps, or faster where nothing between them has to be kept.
+        """Return the state `count` iterations later; solvers override this if they can skip intermediate results.
 
-        Its `evaluations` are those of all the steps.
+        The `evaluations` of the state are the sums over all steps.
         """
         beyond: dict[str, Tensor] = {}
         for _ in range(count):
@@ -157,8 +148,23 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
         return replace(state, evaluations=beyond) if beyond else state
 
 
+def delegate(path: str) -> Any:
+    """Return a property that reads an attribute of a component: `needs = delegate("solver.needs")`."""
+    return property(operator.attrgetter(path))
+
+
 class Wrapper(Solver[S]):
-    """A solver around another one: what it does not change is that one's."""
+    """A solver that changes the behaviour of another solver and delegates the rest to it.
+
+    Args:
+        solver: The inner solver.
+    """
+
+    needs = delegate("solver.needs")
+    init_cost = delegate("solver.init_cost")
+    step_cost = delegate("solver.step_cost")
+    horizon = delegate("solver.horizon")
+    ends_proven = delegate("solver.ends_proven")
 
     def __init__(self, solver: Solver[Any]) -> None:
         super().__init__()
@@ -166,110 +172,83 @@ class Wrapper(Solver[S]):
             raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
         self.solver = solver
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return self.solver.needs
-
     def keeps_to_domain(self, problem: Problem) -> bool:
         return self.solver.keeps_to_domain(problem)
 
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return self.solver.init_cost
+    def init(self, problem: Any, x0: Tensor) -> S:
+        return self.begin(problem, x0, self.solver.init(problem, x0))
 
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return self.solver.step_cost
+    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> S:
+        return self.begin(problem, x, self.solver.resume(problem, x, dual))
 
-    @property
-    def horizon(self) -> int | None:
-        return self.solver.horizon
+    def begin(self, problem: Any, x: Tensor, inner: Any) -> S:
+        """Return the state at points x `(B, ...)` for the initial state `inner` of the inner solver."""
+        return cast(S, inner)
 
-    @property
-    def ends_proven(self) -> bool:
-        return self.solver.ends_proven
+    def step(self, problem: Any, state: S) -> S:
+        """Return the state after one step of the inner solver."""
+        return cast(S, self.solver.step(problem, state))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TailState(DualState):
-    """Past the learned iterations: the state of the classical method."""
+    """The state after the learned iterations, which contains the state of the classical method."""
 
     inner: DualState
 
 
 class LearnedPrefix(Solver[L | TailState]):
-    """N learned iterations, in one compiled call where there is one, then the steps of a method that converges.
+    """N learned iterations, followed by a convergent classical method.
 
-    `step_cost` is the cost of a learned step; where a step costs something else, its state says so.
+    `step_cost` is the cost of a learned step. The `evaluations` of a state correct it for classical steps.
     """
 
-    stays_in_domain = True  # like the classical method that it ends in
     ends_proven = True
 
     iterations: int  # N
-    tail: Solver[Any]  # the method that converges
+    tail: Solver[Any]  # the convergent method
 
-    @property
-    def horizon(self) -> int:
-        return self.iterations
-
-    def cost_of(self, k: int) -> dict[str, int]:
-        """Evaluations per instance in the step from x_k, by name; a compiled one counts as what it stands for."""
-        return self.step_cost if k < self.iterations else self.tail.step_cost
+    def keeps_to_domain(self, problem: Problem) -> bool:
+        return self.tail.keeps_to_domain(problem)
 
     def resume(self, problem: Any, x: Tensor, dual: Tensor) -> TailState:
-        """Past the learned iterations: they are for a start that knows nothing."""
+        """Start after the learned iterations, because they are trained for cold starts."""
         return TailState(x, self.iterations, dual=dual, inner=self.tail_at(problem, x, dual))
 
     def step(self, problem: Any, state: L | TailState) -> L | TailState:
-        return self.advance(problem, state, 1)
-
-    def advance(self, problem: Any, state: L | TailState, count: int) -> L | TailState:
-        begin, end = state.iteration, state.iteration + count
-        while not isinstance(state, TailState) and state.iteration < min(end, self.iterations):
-            compiled = self.compiled_steps(problem, state, min(end, self.iterations))
-            state = self.learned_step(problem, state) if compiled is None else compiled
-        spent: dict[str, Tensor] = {}  # by steps of the classical method that count for themselves
-        while state.iteration < end:
-            inner = state.inner if isinstance(state, TailState) else self.tail_at(problem, state.x, state.dual)
-            inner = self.tail.step(problem, inner)
-            spent = add_evaluations(spent, inner.evaluations)
-            state = TailState(inner.x, state.iteration + 1, dual=inner.dual, inner=inner)
-        cost: Counter[str] = Counter()  # of the steps beyond `step_cost` each: less than 0 where they cost less
-        for k in range(begin, end):
-            cost.update(self.cost_of(k))
-            cost.subtract(self.step_cost)
-        beyond = add_evaluations(full_counts(cost, state.x), spent)
-        return replace(state, evaluations=beyond) if beyond else state
-
-    def compiled_steps(self, problem: Any, state: L, end: int) -> L | None:
-        """All learned steps up to iteration `end` in one compiled call; None where there is none."""
-        return None
+        if not isinstance(state, TailState) and state.iteration < self.iterations:
+            return self.learned_step(problem, state)
+        inner = state.inner if isinstance(state, TailState) else self.tail_at(problem, state.x, state.dual)
+        inner = self.tail.step(problem, inner)
+        cost = Counter(self.tail.step_cost)  # minus `step_cost`, so it may be negative
+        cost.update(self.tail.resume_cost if state.iteration == self.iterations else {})
+        cost.subtract(self.step_cost)
+        spent = add_evaluations(full_counts(cost, inner.x), inner.evaluations)
+        return TailState(inner.x, state.iteration + 1, evaluations=spent, dual=inner.dual, inner=inner)
 
     @abc.abstractmethod
     def learned_step(self, problem: Any, state: L) -> L:
-        """One learned iteration."""
+        """Return the state after one learned iteration."""
 
     def tail_at(self, problem: Any, x: Tensor, dual: Tensor) -> DualState:
-        """The state of the classical method at the last learned points, or at those of an earlier run."""
-        state: DualState = self.tail.resume(problem, x, dual)
-        return state
+        """Return the state of the classical method at points and dual points, learned or from an earlier run."""
+        return cast(DualState, self.tail.resume(problem, x, dual))
 
 
 def check_fit(solver: Solver[Any], problem: Problem, x0: Tensor) -> None:
-    """Raise unless the solver can run on the problem from x0: before it does, rather than with a wrong answer after."""
+    """Raise an error unless the solver can run on the problem from x0."""
     check_start(problem, x0)
     check_solver(solver, problem)
 
 
 def check_start(problem: Problem, x0: Tensor) -> Tensor:
-    """Return x0 `(B, ...)` if a run on the problem can start there."""
+    """Return x0 `(B, ...)` if it is a valid start for the problem, or raise an error."""
     problem.check_start(check_batch("x0", x0))
     return x0 if problem.domain is None else problem.domain.check("x0", x0)
 
 
 def in_full_precision(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
-    """A function that `torch.autocast` leaves alone: with matrix products of few digits nothing converges."""
+    """Wrap a function so that `torch.autocast` is off inside it: solvers do not converge in reduced precision."""
 
     @functools.wraps(function)
     def call(*given: Given.args, **named: Given.kwargs) -> Answer:
@@ -282,7 +261,7 @@ def in_full_precision(function: Callable[Given, Answer]) -> Callable[Given, Answ
 
 
 def check_solver(solver: Solver[Any], problem: Problem) -> None:
-    """Raise unless the problem offers what the solver needs, and the solver keeps to its domain."""
+    """Raise an error unless the problem has what the solver needs and the solver stays in the problem's domain."""
     if not isinstance(solver, Solver):
         raise InputError("solver", type(solver).__name__, "an lmd.solvers.Solver")
     first = next(solver.parameters(), None)
@@ -296,7 +275,7 @@ def check_solver(solver: Solver[Any], problem: Problem) -> None:
 
 
 def add_evaluations(*counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The sum of evaluation counts, name by name."""
+    """Return the sum of evaluation counts, name by name."""
     total: dict[str, Tensor] = {}
     for name, count in (item for each in counts for item in each.items()):
         total[name] = total[name] + count if name in total else count
@@ -304,5 +283,5 @@ def add_evaluations(*counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def full_counts(cost: Mapping[str, int], x: Tensor) -> dict[str, Tensor]:
-    """Evaluations that are the same for all instances of x `(B, ...)`, each `(B,)`; none where they are 0."""
+    """Return equal evaluation counts `(B,)` for all instances of x `(B, ...)`, by name; counts of 0 are left out."""
     return {name: x.new_full((len(x),), count, dtype=torch.int64) for name, count in cost.items() if count}

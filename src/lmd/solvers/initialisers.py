@@ -1,8 +1,7 @@
-"""Starting points that are learned from the optima of a class, by themselves or from the data of an instance."""
+"""Starting points learned from the optima of a problem class: their mean, or a function of the instance's data."""
 
 from __future__ import annotations
 
-import abc
 import itertools
 import math
 from collections.abc import Sequence
@@ -15,98 +14,47 @@ from lmd.core.config import Configurable
 from lmd.errors import InputError
 from lmd.problems.base import Problem
 
-MIN_SPREAD = 1e-5  # directions along which the data vary by less than this share of the largest spread are left out
+MIN_SPREAD = 1e-5  # directions with a smaller spread of the data, relative to the largest spread, are ignored
 
 
-class Initialiser(nn.Module, Configurable, abc.ABC):
-    """Points `(B, *shape)` for the instances of a problem.
+class MeanInitialiser(nn.Module, Configurable):
+    """An initialiser that starts every instance at the mean of the optima of its class, as points `(B, *shape)`.
 
     Args:
         shape: The shape of the points of one instance.
     """
 
     unit: Tensor  # 1, in the dtype and on the device of the points
+    mean: Tensor
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
         self.register_buffer("unit", torch.ones(()))
         self.shape = [check_count("shape", length) for length in shape]
-
-    @abc.abstractmethod
-    def forward(self, problem: Problem, batch: int) -> Tensor:
-        """Points `(B, *shape)` for a problem of `batch` instances."""
-
-    @abc.abstractmethod
-    def fit_(self, features: Tensor, optima: Tensor) -> None:
-        """Fit to the data vectors of instances `(B, m)` and their optima `(B, *shape)`."""
-
-
-class MeanInitialiser(Initialiser):
-    """The mean of the optima, for every instance.
-
-    Args:
-        shape: The shape of the points of one instance.
-    """
-
-    mean: Tensor
-
-    def __init__(self, shape: Sequence[int]) -> None:
-        super().__init__(shape)
         self.register_buffer("mean", torch.zeros(*shape))
 
     def forward(self, problem: Problem, batch: int) -> Tensor:
+        """Return points `(B, *shape)` for a problem of `batch` instances."""
         return self.mean.expand(batch, *self.shape)
 
     def fit_(self, features: Tensor, optima: Tensor) -> None:
+        """Fit to the data vectors `(B, m)` of instances and their optima `(B, *shape)`."""
         self.mean = optima.mean(dim=0)
 
 
-class NearestInitialiser(Initialiser):
-    """The optimum of the training instance whose data are nearest, each number measured by how much it varies.
+class NetworkInitialiser(MeanInitialiser):
+    """x = c + s (L a + network(a)); a `(B, rank)` are the data's components along the directions of largest variance.
+
+    c and s are the mean and the spread of the optima, and `fit_` computes L by ridge regression. The network has two
+    hidden layers, starts at 0 and is trained with the solver. Without `hidden` units the start is linear in the data.
 
     Args:
-        shape: The shape of the points of one instance.
-        count: Number of training instances.
-        features: Entries of `Problem.data_vector`.
-    """
-
-    scaled: Tensor
-    weight: Tensor
-    optima: Tensor
-
-    def __init__(self, shape: Sequence[int], count: int, features: int) -> None:
-        super().__init__(shape)
-        self.count, self.features = check_count("count", count), check_count("features", features)
-        self.register_buffer("scaled", torch.zeros(count, features))
-        self.register_buffer("weight", torch.ones(features))
-        self.register_buffer("optima", torch.zeros(count, *shape))
-
-    def forward(self, problem: Problem, batch: int) -> Tensor:
-        distance = torch.cdist(_features(problem, self.features) * self.weight, self.scaled)
-        return self.optima[distance.argmin(dim=1)]
-
-    def fit_(self, features: Tensor, optima: Tensor) -> None:
-        spread = features.std(dim=0)
-        self.weight = torch.where(spread > MIN_SPREAD * spread.max(), 1 / spread, 0)
-        self.scaled, self.optima = features * self.weight, optima
-
-
-class NetworkInitialiser(Initialiser):
-    """x = c + s (L a + network(a)) with a `(B, rank)` the data along the directions in which instances vary most.
-
-    c and s are the mean and the spread of the optima, `fit_` solves for L by ridge regression; the network, of two
-    hidden layers, begins at 0 and is trained with the solver. Without `hidden` units the start is linear in the data.
-
-    Args:
-        shape: The shape of the points of one instance.
-        features: Entries of `Problem.data_vector`.
+        features: Number of entries of `Problem.data_vector`.
         rank: Number of directions.
-        hidden: Units of each hidden layer; 0 is no network.
+        hidden: Number of units in each hidden layer; 0 is no network.
     """
 
-    mean: Tensor
     spread: Tensor
-
     centre: Tensor
     directions: Tensor
 
@@ -116,7 +64,6 @@ class NetworkInitialiser(Initialiser):
         self.hidden, entries = check_count("hidden", hidden, least=0), math.prod(self.shape)
         self.register_buffer("centre", torch.zeros(features))
         self.register_buffer("directions", torch.zeros(features, rank))
-        self.register_buffer("mean", torch.zeros(entries))
         self.register_buffer("spread", torch.ones(()))
         self.linear = nn.Linear(rank, entries)
         sizes = (rank, hidden, hidden, entries) if hidden else ()
@@ -131,9 +78,13 @@ class NetworkInitialiser(Initialiser):
                 layer.weight.data.copy_(drawn)
 
     def forward(self, problem: Problem, batch: int) -> Tensor:
-        a = (_features(problem, self.features) - self.centre) @ self.directions
+        features = problem.data_vector()
+        if features.shape[1] != self.features:
+            accepted = f"{self.features}, as the start was made for"
+            raise InputError("problem", f"{features.shape[1]} numbers per instance", accepted)
+        a = (features - self.centre) @ self.directions
         x = self.linear(a) + self.network(a) if self.hidden else self.linear(a)
-        return torch.addcmul(self.mean, self.spread, x).reshape(-1, *self.shape)
+        return torch.addcmul(self.mean, self.spread, x.reshape(-1, *self.shape))
 
     @torch.no_grad()
     def fit_(self, features: Tensor, optima: Tensor) -> None:
@@ -143,22 +94,15 @@ class NetworkInitialiser(Initialiser):
         scale = spread[: self.rank].clamp(min=MIN_SPREAD * float(spread[0])) / math.sqrt(len(given))
         directions = turned[: self.rank].mT / scale
         self.directions = directions.to(kind)
-        a, targets = (given - given.mean(dim=0)) @ directions, optima.flatten(1).double()
+        a, mean = (given - given.mean(dim=0)) @ directions, optima.double().mean(dim=0)
         ridge = 1e-4 * len(a) * torch.eye(a.shape[1], dtype=a.dtype, device=a.device)
-        centred = targets - targets.mean(dim=0)
+        centred = (optima - mean).flatten(1)
         spread = centred.std().clamp(min=torch.finfo(kind).tiny)
-        self.mean, self.spread = targets.mean(dim=0).to(kind), spread.to(kind)
+        self.mean, self.spread = mean.to(kind), spread.to(kind)
         self.linear.weight.copy_(torch.linalg.solve(a.mT @ a + ridge, a.mT @ centred / spread).mT)
 
 
 def effective_rank(features: Tensor, most: int) -> int:
-    """The number of directions along which the data `(B, m)` vary, at most `most`."""
+    """Return the number of directions along which the data `(B, m)` vary, at most `most`."""
     spread = torch.linalg.svdvals(features.double() - features.double().mean(dim=0))
     return min(most, int((spread > MIN_SPREAD * spread[0]).sum()))
-
-
-def _features(problem: Problem, count: int) -> Tensor:
-    features = problem.data_vector()
-    if features.shape[1] != count:
-        raise InputError("problem", f"{features.shape[1]} numbers per instance", f"{count}, as the start was made for")
-    return features

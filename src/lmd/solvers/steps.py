@@ -1,4 +1,4 @@
-"""Step-sizes per iteration: fixed, scheduled or learned. `steps(k)` is the step of iteration k = 0, 1, 2, ..."""
+"""Step sizes per iteration: fixed, scheduled or learned. `steps(k)` is the step of iteration k = 0, 1, 2, ..."""
 
 from __future__ import annotations
 
@@ -17,56 +17,45 @@ EXTENSIONS = ("last", "mean", "min", "max", "decay")
 
 
 class Steps(nn.Module, Configurable, abc.ABC):
-    """A rule that gives the step-size t_k of iteration k."""
+    """A rule for the step size t_k of iteration k."""
 
     @abc.abstractmethod
     def forward(self, k: int) -> Step:
-        """t_k for k = 0, 1, 2, ..."""
+        """Return t_k for k = 0, 1, 2, ..."""
 
 
-class ConstantSteps(Steps):
-    """t_k = size, a positive number."""
-
-    def __init__(self, size: float) -> None:
-        super().__init__()
-        self.size = check_positive("size", size)
-
-    def forward(self, k: int) -> Step:
-        return self.size
-
-
-class DecayingSteps(Steps):
+class FixedSteps(Steps):
     """t_k = size / (k + 1)^power: power 1/2 for non-smooth problems, 1 for strongly convex ones.
 
     Args:
         size: t_0, positive.
-        power: How fast the steps fall, positive.
+        power: The rate at which steps fall; 0 is constant steps.
     """
 
-    def __init__(self, size: float, power: float = 0.5) -> None:
+    def __init__(self, size: float, power: float = 0.0) -> None:
         super().__init__()
         self.size = check_positive("size", size)
-        self.power = check_positive("power", power)
+        self.power = check_positive("power", power, zero=True)
 
     def forward(self, k: int) -> Step:
         return float(self.size / (k + 1) ** self.power)
 
 
 class LearnedSteps(Steps):
-    """One learned step per iteration, kept in `interval`, and a rule for the iterations past the trained ones.
+    """One learned step per iteration, clipped to `interval`, and a rule for the iterations after the trained ones.
 
-    Past N iterations, with t_1, ..., t_N the learned steps: `last`, `mean`, `min` or `max` of them, or `decay`:
+    After N iterations the step is the `last`, `mean`, `min` or `max` of the learned steps t_1, ..., t_N, or `decay`:
     c / k^power with c = mean(j^power t_j), which continues a decaying sequence in its own scale.
 
-    `min` is safe: training finds single steps that are too long to be repeated. With an exact mirror, or in
-    `LazyMirrorDescent`, so is `decay` with power 1/2, which converges for problems that are not smooth.
+    `min` is safe, because training may find single steps that are too long to be repeated. With an exact mirror, or in
+    `LazyMirrorDescent`, `decay` with power 1/2 is safe too and converges for problems that are not smooth.
 
     Args:
         iterations: N.
-        initial: Each step at the start, inside the interval.
-        interval: (low, high), what the steps are clipped to.
-        extension: The rule past N: "last", "mean", "min", "max" or "decay".
-        power: That of "decay", positive.
+        initial: Value of each step before training, inside the interval.
+        interval: The interval (low, high) to which steps are clipped.
+        extension: The rule for steps past N: "last", "mean", "min", "max" or "decay".
+        power: The exponent of "decay", positive.
     """
 
     def __init__(
@@ -106,9 +95,9 @@ class LearnedSteps(Steps):
 
 
 def as_steps(steps: Steps | float) -> Steps:
-    """A rule as it is, a number as a constant step."""
+    """Return a rule unchanged, or a number as the rule of a constant step."""
     if isinstance(steps, Steps):
         return steps
     if isinstance(steps, (int, float)) and not isinstance(steps, bool):
-        return ConstantSteps(check_positive("steps", steps))
+        return FixedSteps(check_positive("steps", steps))
     raise InputError("steps", type(steps).__name__, "a positive number or an lmd.solvers.Steps")

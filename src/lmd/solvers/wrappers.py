@@ -1,4 +1,4 @@
-"""Solvers around a solver: the best point so far, no worse than the start, means, learned starts, sequences."""
+"""Solvers that wrap a solver: best point so far, no worse than the start, averages, learned starts, sequences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import bisect
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,96 +14,39 @@ from torch import Tensor
 
 from lmd.core.checks import check_count, check_same_kind
 from lmd.errors import InputError
-from lmd.mirrors.base import Mirror
 from lmd.problems.base import Problem
-from lmd.solvers.base import DualState, Solver, State, Wrapper, add_evaluations, full_counts
-from lmd.solvers.initialisers import Initialiser
-from lmd.solvers.tracking import take
-from lmd.terms.base import per_instance
+from lmd.solvers.base import DualState, Solver, State, Wrapper, add_evaluations, delegate, full_counts
+from lmd.solvers.initialisers import MeanInitialiser
+from lmd.terms.base import per_instance, take
 
-# The iterations that windows of `Averaged` end with, each 1.5 times the one before
+# The last iterations of the windows of `Averaged`; each is 1.5 times the one before
 WINDOW_ENDS = tuple(itertools.accumulate(range(45), lambda end, _: int(1.5 * end), initial=8))
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrapperState(State):
-    """The state of the solver inside, whose iterates and dual points these are."""
+    """A state that takes iterates, dual points and values from the state of the inner solver."""
 
     inner: State
-
-    @property
-    def iterate(self) -> Tensor:
-        return self.inner.iterate
-
-    @property
-    def dual_point(self) -> Tensor | None:
-        return self.inner.dual_point
+    iterate = delegate("inner.iterate")
+    dual_point = delegate("inner.dual_point")
+    known_value = delegate("inner.known_value")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestState(WrapperState):
-    """The best points so far and their values."""
+    """Points with their values, and the rival point and value with which the next iterate is compared."""
 
     value: Tensor
-
-    @property
-    def known_value(self) -> Tensor:
-        return self.value
+    rival: tuple[Tensor, Tensor]
+    known_value = delegate("value")
 
 
-class BestSoFar(Wrapper[BestState]):
-    """The iterate of the lowest value so far, instance by instance, at the cost of one value per iteration.
+class NoWorseThanStart(Wrapper[BestState]):
+    """A solver whose answer is x_k of the inner solver if f(x_k) <= f(x_0), otherwise x_0, for each instance.
 
-    Subgradient methods do not descend at every step, and their theorems are about the best iterate.
-
-    Args:
-        solver: The solver inside.
-    """
-
-    @property
-    def init_cost(self) -> dict[str, int]:
-        return _plus_value(self.solver.init_cost)
-
-    @property
-    def step_cost(self) -> dict[str, int]:
-        return _plus_value(self.solver.step_cost)
-
-    @property
-    def geometry(self) -> Mirror | None:
-        return self.solver.geometry
-
-    @property
-    def accumulates(self) -> bool:
-        return self.solver.accumulates
-
-    def init(self, problem: Problem, x0: Tensor) -> BestState:
-        inner = self.solver.init(problem, x0)
-        return BestState(inner.x, inner=inner, value=problem.value(inner.x))
-
-    def step(self, problem: Problem, state: BestState) -> BestState:
-        inner = self.solver.step(problem, state.inner)
-        value = problem.value(inner.x)
-        better = value < state.value  # a NaN is never better
-        x, value = take(better, inner.x, state.x), take(better, value, state.value)
-        return BestState(x, inner.iteration, inner.diagnostics, inner.evaluations, inner=inner, value=value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoWorseState(BestState):
-    """The points of the solver inside, or the start where they have higher values."""
-
-    start: Tensor
-    start_value: Tensor
-
-
-class NoWorseThanStart(Wrapper[NoWorseState]):
-    """x_k of the solver inside where f(x_k) <= f(x_0), and x_0 elsewhere, instance by instance.
-
-    For solvers with `ends_proven`; `lmd.guarantees.Safeguard` is for all others. The answer depends on x_k and x_0
-    alone, so `advance` is as fast as that of the solver inside, and evaluates one value at the end.
-
-    Args:
-        solver: The solver inside.
+    This is for solvers with `ends_proven`; for all others there is `lmd.guarantees.Safeguard`. The answer depends only
+    on x_k and x_0, so `advance` calls `advance` of the inner solver and evaluates one value at the end.
 
     >>> import lmd
     >>> wild = lmd.solvers.GradientDescent(3.0)
@@ -114,44 +56,55 @@ class NoWorseThanStart(Wrapper[NoWorseState]):
 
     @property
     def init_cost(self) -> dict[str, int]:
-        return _plus_value(self.solver.init_cost)
+        cost = self.solver.init_cost
+        return {**cost, "value": cost.get("value", 0) + 1}
 
-    def init(self, problem: Problem, x0: Tensor) -> NoWorseState:
-        inner, value = self.solver.init(problem, x0), problem.value(x0)
-        return NoWorseState(x0, inner=inner, value=value, start=x0, start_value=value)
-
-    def resume(self, problem: Problem, x: Tensor, dual: Tensor) -> NoWorseState:
-        inner, value = self.solver.resume(problem, x, dual), problem.value(x)
-        return NoWorseState(x, inner.iteration, inner=inner, value=value, start=x, start_value=value)
+    def begin(self, problem: Problem, x: Tensor, inner: State) -> BestState:
+        value = problem.value(x)
+        return BestState(x, inner.iteration, inner=inner, value=value, rival=(x, value))
 
     def restart_from(
-        self, problem: Problem, state: NoWorseState, x0: Tensor, which: Tensor, back: Tensor
-    ) -> NoWorseState | None:
+        self, problem: Problem, state: BestState, x0: Tensor, which: Tensor, back: Tensor
+    ) -> BestState | None:
         inner = self.solver.restart_from(problem, state.inner, x0, which, back)
         return None if inner is None else replace(state, inner=inner)
 
-    def step(self, problem: Problem, state: NoWorseState) -> NoWorseState:
-        return self.advance(problem, state, 1)
+    def step(self, problem: Problem, state: BestState) -> BestState:
+        return NoWorseThanStart.advance(self, problem, state, 1)
 
-    def advance(self, problem: Problem, state: NoWorseState, count: int) -> NoWorseState:
-        inner, extra = self.solver.advance(problem, state.inner, count), dict[str, Tensor]()
-        value = inner.known_value
+    def advance(self, problem: Problem, state: BestState, count: int) -> BestState:
+        inner = self.solver.advance(problem, state.inner, count)
+        value, evaluations = inner.known_value, inner.evaluations
         if value is None:
-            value, extra = problem.value(inner.x), full_counts({"value": 1}, inner.x)
-        lower = value <= state.start_value  # a NaN never is
-        return replace(
-            state,
-            x=take(lower, inner.x, state.start),
-            iteration=inner.iteration,
-            diagnostics=inner.diagnostics,
-            evaluations=add_evaluations(inner.evaluations, extra),
-            inner=inner,
-            value=take(lower, value, state.start_value),
+            value = problem.value(inner.x)
+            evaluations = add_evaluations(evaluations, full_counts({"value": 1}, inner.x))
+        x, lowest = state.rival
+        lower = value <= lowest  # False for NaN
+        x, value = take(lower, inner.x, x), take(lower, value, lowest)
+        return BestState(
+            x, inner.iteration, inner.diagnostics, evaluations, inner=inner, value=value, rival=state.rival
         )
 
 
+class BestSoFar(NoWorseThanStart):
+    """A solver whose answer is the iterate with the lowest value so far, per instance, for one value per iteration.
+
+    Subgradient methods do not descend in every step, and their theorems are about the best iterate.
+    """
+
+    geometry = delegate("solver.geometry")
+    accumulates = delegate("solver.accumulates")
+
+    def step(self, problem: Problem, state: BestState) -> BestState:
+        state = super().step(problem, state)
+        return replace(state, rival=(state.x, state.value))
+
+    def advance(self, problem: Problem, state: BestState, count: int) -> BestState:
+        return Wrapper.advance(self, problem, state, count)
+
+
 class IterateSums(NamedTuple):
-    """Sums of x `(B, ...)` and of dual points over so many `iterations`, of all instances or of each `(B,)`."""
+    """Sums of x `(B, ...)` and of dual points over `iterations` iterations, one number or one per instance `(B,)`."""
 
     x: Tensor
     dual: Tensor
@@ -159,7 +112,7 @@ class IterateSums(NamedTuple):
 
     @classmethod
     def none(cls, state: State) -> IterateSums:
-        """Sums over no iterations."""
+        """Return sums over no iterations."""
         if state.dual_point is None:
             raise InputError("solver", f"one whose {type(state).__name__} has no dual point", "one that keeps them")
         return cls(torch.zeros_like(state.x), torch.zeros_like(state.dual_point), 0)
@@ -168,15 +121,15 @@ class IterateSums(NamedTuple):
         return IterateSums(self.x + other.x, self.dual + other.dual, self.iterations + other.iterations)
 
     def without(self, which: Tensor) -> IterateSums:
-        """The same over no iterations for the instances in `which` `(B,)`."""
+        """Return the sums, reset to 0 iterations for the instances in `which` `(B,)`."""
         x, dual = (take(which, torch.zeros_like(each), each) for each in (self.x, self.dual))
         return IterateSums(x, dual, torch.where(which, 0, self.iterations))
 
 
 def sum_steps(solver: Solver[Any], problem: Any, state: Any, count: int) -> tuple[Any, IterateSums]:
-    """The state `count` steps later, and the sums over the iterates.
+    """Return the state `count` steps later, and the sums over the iterates.
 
-    Distances to the first point are added up: sums of points that are far from 0 lose their differences.
+    It sums differences from the first point, because sums of points far from 0 would lose digits.
     """
     x, dual, sums = state.x, state.dual_point, IterateSums.none(state)
     for _ in range(count):
@@ -190,20 +143,17 @@ class AveragedState(DualState):
     """The means, the inner solver's state, and the sums from which the means are computed."""
 
     inner: State
-    previous: IterateSums  # over the last whole window
-    current: IterateSums  # over the present one
-
-    @property
-    def iterate(self) -> Tensor:
-        return self.inner.iterate
+    previous: IterateSums  # over the last complete window
+    current: IterateSums  # over the present window
+    iterate = delegate("inner.iterate")
 
 
 class Averaged(Wrapper[AveragedState]):
-    """The means of x_j and p_j over the last third of the iterations or more, in place of x_k and p_k.
+    """A solver whose answer is the means of x_j and p_j over at least the last third of the iterations.
 
-    Saddle-point methods circle around their limit; the mean is nearer to it, and its duality gap is far smaller.
-    Windows end with iterations 8, 12, 18 and so on; means are over the present window and the one before it. Points
-    stay in the domain and dual points feasible, as both sets are convex.
+    Saddle-point methods circle around their limit. The mean is nearer to the limit, and its duality gap is far smaller.
+    Windows end with iterations 8, 12, 18 and so on; means are over the present and the previous window. Means stay in
+    the domain and dual means are feasible, because both sets are convex.
 
     Args:
         solver: A solver that keeps dual points, such as `RelaxedPDHG`.
@@ -217,13 +167,7 @@ class Averaged(Wrapper[AveragedState]):
     True
     """
 
-    def init(self, problem: Any, x0: Tensor) -> AveragedState:
-        return self._begin(self.solver.init(problem, x0))
-
-    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> AveragedState:
-        return self._begin(self.solver.resume(problem, x, dual))
-
-    def _begin(self, inner: Any) -> AveragedState:
+    def begin(self, problem: Any, x: Tensor, inner: Any) -> AveragedState:
         none = IterateSums.none(inner)
         return AveragedState(inner.x, inner.iteration, dual=inner.dual_point, inner=inner, previous=none, current=none)
 
@@ -242,14 +186,14 @@ class Averaged(Wrapper[AveragedState]):
                 previous, current = current, IterateSums.none(inner)
         total = previous.plus(current)
         x, dual = (each / per_instance(total.iterations, each) for each in (total.x, total.dual))
-        dual = problem.project_dual(dual)
-        x = x if problem.domain is None else problem.domain.nearest(x)  # rounding would lead out of it
+        dual = problem.g.project(dual)
+        x = x if problem.domain is None else problem.domain.nearest(x)  # rounding may leave the domain
         return AveragedState(x, end, dual=dual, inner=inner, previous=previous, current=current)
 
     def restart_from(
         self, problem: Any, state: AveragedState, x0: Tensor, which: Tensor, back: Tensor
     ) -> AveragedState | None:
-        """Restart from the means, which are closer to the limit than the iterates that circle around it."""
+        """Restart from the means, which are closer to the limit than the iterates."""
         move = getattr(self.solver, "move_to", None)
         if move is None:
             return None
@@ -259,62 +203,51 @@ class Averaged(Wrapper[AveragedState]):
 
 
 class WithInitialiser(Wrapper[State]):
-    """A solver that begins at learned points, and possibly dual points, whatever x0 is.
+    """A solver that starts at learned points, and optionally at learned dual points, instead of x0.
 
     Args:
-        solver: The solver inside.
-        start: What gives the points.
-        dual: What gives the dual points; None leaves them to the solver.
+        start: Initialiser of the points.
+        dual: Initialiser of the dual points; None is the start of the inner solver.
     """
 
-    def __init__(self, solver: Solver[Any], start: Initialiser, dual: Initialiser | None = None) -> None:
+    def __init__(self, solver: Solver[Any], start: MeanInitialiser, dual: MeanInitialiser | None = None) -> None:
         super().__init__(solver)
         for name, given in (("start", start), ("dual", dual)):
-            if not isinstance(given, Initialiser) and not (name == "dual" and given is None):
-                raise InputError(name, type(given).__name__, "an lmd.solvers.initialisers.Initialiser")
+            if not isinstance(given, MeanInitialiser) and not (name == "dual" and given is None):
+                raise InputError(name, type(given).__name__, "an lmd.solvers.initialisers.MeanInitialiser")
         self.start, self.dual = start, dual
 
     def init(self, problem: Any, x0: Tensor) -> State:
         check_same_kind("x0", x0, "the solver's start", self.start.unit)
         dual = None if self.dual is None else self.dual(problem, len(x0))
-        return self.begin(problem, self.start(problem, len(x0)), dual)
-
-    def step(self, problem: Any, state: State) -> State:
-        return self.solver.step(problem, state)
+        return self.begin_at(problem, self.start(problem, len(x0)), dual)
 
     def advance(self, problem: Any, state: State, count: int) -> State:
         return self.solver.advance(problem, state, count)
 
-    def resume(self, problem: Any, x: Tensor, dual: Tensor) -> State:
-        return self.solver.resume(problem, x, dual)
-
-    def begin(self, problem: Any, x: Tensor, dual: Tensor | None = None) -> State:
-        """The state before the first step, at what the initialisers return."""
+    def begin_at(self, problem: Any, x: Tensor, dual: Tensor | None = None) -> State:
+        """Return the state before the first step, at the points and dual points of the initialisers."""
         x = x if problem.domain is None else problem.domain.nearest(x)
         if dual is None:
             return self.solver.init(problem, x)
-        return replace(self.solver.resume(problem, x, problem.project_dual(dual)), iteration=0)
+        return replace(self.solver.resume(problem, x, problem.g.project(dual)), iteration=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialState(WrapperState):
-    """The state of the solver whose turn it is."""
+    """A state that wraps the state of the active solver."""
 
-    start: Tensor  # where the first solver began, and the second one does if the first one made it worse
-
-    @property
-    def known_value(self) -> Tensor | None:
-        return self.inner.known_value
+    start: Tensor  # start of the first solver; the second one also starts here if the first one raised the value
 
 
 class Sequential(Wrapper[SequentialState]):
-    """The iterations that a solver was trained for, then another one, from the better of where those began and ended.
+    """Run a solver for the N iterations it was trained for, then another one from the better of x_0 and x_N.
 
-    So what is proven of the second solver from any point holds of both, from iteration N on.
+    Convergence theorems of the second solver that hold from any start therefore hold from iteration N on.
 
     Args:
-        solver: One that was trained for a number of iterations.
-        rest: The one that goes on.
+        solver: A solver that was trained for a number of iterations.
+        rest: The solver that follows.
     """
 
     ends_proven = True
@@ -333,38 +266,32 @@ class Sequential(Wrapper[SequentialState]):
     def keeps_to_domain(self, problem: Problem) -> bool:
         return self.solver.keeps_to_domain(problem) and self.rest.keeps_to_domain(problem)
 
-    def init(self, problem: Problem, x0: Tensor) -> SequentialState:
-        inner = self.solver.init(problem, x0)
-        return SequentialState(inner.x, inner=inner, start=inner.x)
+    def begin(self, problem: Problem, x: Tensor, inner: State) -> SequentialState:
+        return SequentialState(inner.x, inner.iteration, inner=inner, start=inner.x)
 
     def step(self, problem: Problem, state: SequentialState) -> SequentialState:
-        cost: Counter[str] = Counter()  # beyond that of a step of the first solver
-        if state.iteration < self.iterations:
-            inner = self.solver.step(problem, state.inner)
-        else:
-            begin = state.inner
-            cost.update(self.rest.step_cost)
-            cost.subtract(self.solver.step_cost)
-            if state.iteration == self.iterations:
-                lower = problem.value(state.x) <= problem.value(state.start)  # never where there is no value
-                begin = self.rest.init(problem, take(lower, state.x, state.start))
-                cost.update({"value": 2})
-                cost.update(self.rest.init_cost)
-            inner = self.rest.step(problem, begin)
+        solver, inner = (self.solver if state.iteration < self.iterations else self.rest), state.inner
+        cost = Counter(solver.step_cost)  # minus the step cost of the first solver
+        cost.subtract(self.solver.step_cost)
+        if state.iteration == self.iterations:
+            lower = problem.value(state.x) <= problem.value(state.start)  # False for NaN
+            inner = self.rest.init(problem, take(lower, state.x, state.start))
+            cost.update({"value": 2})
+            cost.update(self.rest.init_cost)
+        inner = solver.step(problem, inner)
         spent = add_evaluations(full_counts(cost, state.x), inner.evaluations)
         return SequentialState(inner.x, state.iteration + 1, inner.diagnostics, spent, inner=inner, start=state.start)
 
 
 class Stochastic(Wrapper[State]):
-    """Runs a solver whose every step sees `minibatch` of the problem's terms, drawn anew without replacement.
+    """Run a solver whose steps each use `minibatch` of the problem's terms, drawn without replacement in every step.
 
-    The terms of iteration k depend on `seed` and k alone and are the same for all instances. With `LazyMirrorDescent`
-    it is LSMD, with `AcceleratedStochasticMirrorDescent` it is LASMD.
+    The terms of iteration k depend only on `seed` and k and are the same for all instances. With `LazyMirrorDescent`
+    this is LSMD, with `AcceleratedStochasticMirrorDescent` it is LASMD.
 
     Args:
-        solver: The solver inside.
-        minibatch: Terms per step.
-        seed: What the terms are drawn from, with the number of the iteration.
+        minibatch: Number of terms per step.
+        seed: Seed of the random draws, together with the iteration number.
 
     >>> import lmd
     >>> problem, x0 = lmd.problems.LeastSquaresFamily().sample(3, torch.Generator().manual_seed(0))
@@ -373,7 +300,7 @@ class Stochastic(Wrapper[State]):
     True
     """
 
-    ends_proven = False  # no: theorems are about whole subgradients
+    ends_proven = False  # the theorems are about full subgradients
 
     def __init__(self, solver: Solver[Any], minibatch: int, seed: int = 0) -> None:
         super().__init__(solver)
@@ -395,18 +322,14 @@ class Stochastic(Wrapper[State]):
     def init(self, problem: Any, x0: Tensor) -> State:
         if self.minibatch > problem.terms:
             raise InputError("minibatch", self.minibatch, f"at most {problem.terms}, the number of the problem's terms")
-        return self.solver.init(problem, x0)
+        return super().init(problem, x0)
 
     def step(self, problem: Any, state: State) -> State:
         return self.solver.step(problem.minibatch(self.draw(problem, state)), state)
 
     def draw(self, problem: Any, state: State) -> Tensor:
-        """The indices of this iteration's terms `(minibatch,)`."""
-        # PyTorch's generator on the CPU takes the low 32 bits; odd factors spread seeds and iterations over them.
+        """Return the indices of this iteration's terms `(minibatch,)`."""
+        # PyTorch's CPU generator uses the low 32 bits; odd factors spread seeds and iterations over them.
         generator = torch.Generator().manual_seed((0x9E3779B1 * self.seed + 0x85EBCA6B * state.iteration) % 2**32)
         order = torch.randperm(problem.terms, generator=generator, device=generator.device)
         return order[: self.minibatch].to(state.x.device)
-
-
-def _plus_value(cost: Mapping[str, int]) -> dict[str, int]:
-    return {**cost, "value": cost.get("value", 0) + 1}

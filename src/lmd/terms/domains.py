@@ -20,7 +20,6 @@ from lmd.terms.base import (
     rounding_of_sum,
     size_of,
     sum_instances,
-    write_to,
 )
 
 
@@ -34,11 +33,11 @@ class Domain(Term):
 
     @abc.abstractmethod
     def nearest(self, z: Tensor) -> Tensor:
-        """The nearest point of the set in the Euclidean norm, instance by instance."""
+        """Return the nearest point of the set in the Euclidean norm, instance by instance."""
 
-    @abc.abstractmethod
     def max_violation(self, z: Tensor) -> Tensor:
-        """Largest violation of a constraint by each instance `(B,)`; 0 inside."""
+        """Return the largest violation of a constraint by each instance, `(B,)`; 0 inside."""
+        return (z - self.nearest(z)).abs().flatten(1).amax(dim=1)
 
     smoothness: Scale | None = 0.0
 
@@ -46,16 +45,14 @@ class Domain(Term):
         return torch.where(self.violation(z) > 0, torch.inf, z.new_zeros(len(z)))
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """0."""
         return torch.zeros_like(z)
 
-    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """The nearest point of the set."""
-        return write_to(self.nearest(z), out)
+    def prox(self, z: Tensor, step: Scale) -> Tensor:
+        return self.nearest(z)
 
     def check(self, argument: str, x: Tensor) -> Tensor:
-        """Return `x` if every instance is inside up to rounding; a NaN is left to whoever looks for NaNs."""
-        beyond = self.max_violation(x).nan_to_num(nan=0.0)  # a NaN must not hide its neighbours
+        """Return `x` if every instance is inside up to rounding; NaNs pass, as they are reported elsewhere."""
+        beyond = self.max_violation(x).nan_to_num(nan=0.0)  # a NaN must not hide another instance
         if bool((beyond > 1e3 * torch.finfo(x.dtype).eps).any()):
             worst = int(beyond.argmax())
             raise DomainError(
@@ -65,7 +62,7 @@ class Domain(Term):
 
 
 def same_set(domain: Domain | None, other: Domain | None) -> bool:
-    """Whether two domains, None being the whole space, are one set."""
+    """Return whether two domains are the same set; None is the whole space."""
     return domain is other or (type(domain) is type(other) and vars(domain) == vars(other))
 
 
@@ -77,19 +74,19 @@ def check_rows(argument: str, x: Tensor) -> Tensor:
 
 
 BOX_TOLERANCE = torch.finfo(torch.float32).eps
-"""Relative distance to an end that counts as inside: a run in float32 that clips to 0.1 stores 0.1000000015."""
+"""Relative distance to an end up to which a point counts as inside: float32 stores 0.1 as 0.1000000015."""
 
 
 class Box(Domain):
     r"""h(z) = 0 where low <= z <= high, infinite elsewhere; z `(B, ...)`.
 
-    The ends are numbers, per instance `(B,)` or per entry, and may be infinite: `Box(0.0, math.inf)` is z >= 0. An end
-    is met to the rounding of float32. h*(p) = \sum max(low p, high p), finite everywhere where the ends are; else
-    p <= 0 where `high` is infinite, and p >= 0 where `low` is.
+    The ends are numbers, per instance `(B,)` or per entry, and may be infinite: `Box(0.0, math.inf)` is z >= 0. Points
+    count as inside up to the rounding of float32. h*(p) = \sum max(low p, high p), which is finite everywhere if the
+    ends are finite; its domain is p <= 0 where `high` is infinite, and p >= 0 where `low` is infinite.
 
     Args:
         low: The lower end: a number, one per instance `(B,)` or one per entry; may be -infinity.
-        high: The upper end, likewise; may be infinity.
+        high: The upper end, of the same forms; may be infinity.
 
     >>> term = Box(0.0, 1.0)
     >>> term.prox(torch.tensor([[2.0, 0.5]]), step=1.0), term.conjugate(torch.tensor([[2.0, -3.0]]))
@@ -125,31 +122,23 @@ class Box(Domain):
         return Pieces(low=self.low, high=self.high)
 
     def _outside(self, z: Tensor) -> Tensor:
-        """Distance of each entry to the box; 0 up to rounding."""
+        """Return the distance of each entry to the box; distances within rounding count as 0."""
         low, high = self._ends(z)
         past = torch.maximum(low - z, z - high).clamp(min=0)
         met = BOX_TOLERANCE * torch.where(z > high, high, low).abs()
         return torch.where(past > met, past, 0)
 
-    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """The nearest point of the box."""
-        return clip(z, per_instance(self.low, z), per_instance(self.high, z), out)
-
     def nearest(self, z: Tensor) -> Tensor:
-        return self.prox(z, 1.0)
+        return clip(z, per_instance(self.low, z), per_instance(self.high, z))
 
     def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
-        """Where z is at an end and p points out of the box."""
+        """Return where z is at an end and p points out of the box."""
         low, high = self._ends(z)
         v = z + per_instance(step, z) * p
         return (v < low) | (v > high)
 
-    def max_violation(self, z: Tensor) -> Tensor:
-        low, high = self._ends(z)
-        return torch.maximum(low - z, z - high).clamp(min=0).flatten(1).amax(dim=1)
-
     def _end(self, p: Tensor) -> Tensor:
-        """argmax <z, p> over the box: the end that p points to, and where p is 0 the point nearest to 0."""
+        """Return argmax_z <z, p> over the box: the end that p points to, or the point nearest to 0 where p is 0."""
         low, high = self._ends(p)
         nearest = clip(torch.zeros_like(p), low, high)
         return torch.where(p > 0, high, torch.where(p < 0, low, nearest))
@@ -157,67 +146,55 @@ class Box(Domain):
     def conjugate(self, p: Tensor) -> Tensor:
         return sum_instances(p * self._end(p))
 
-    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+    def project(self, p: Tensor) -> Tensor:
         if self.conjugate_is_finite:
-            return write_to(p, out)
+            return p
         low, high = self._ends(p)
         least = torch.where(torch.isfinite(low), -torch.inf, torch.zeros_like(low))
         most = torch.where(torch.isfinite(high), torch.inf, torch.zeros_like(high))
-        return clip(p, least, most, out)
+        return clip(p, least, most)
 
-    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """p minus the nearest point of step times the box: exactly 0 inside it."""
+    def conjugate_prox(self, p: Tensor, step: Scale) -> Tensor:
+        """Return p minus its projection onto step times the box: exactly 0 if p is inside."""
         by = per_instance(step, p)
-        low, high = (_scaled(by, per_instance(end, p)) for end in (self.low, self.high))
-        return torch.sub(p, clip(p, low, high), out=out)
+        ends = ((end, end.isfinite()) for end in self._ends(p))  # infinite ends have no derivative in the step
+        low, high = (torch.where(finite, by * torch.where(finite, end, 0), end) for end, finite in ends)
+        return p - clip(p, low, high)
 
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        return write_to(self._end(-u), out)
+    def tilted_minimiser(self, u: Tensor) -> Tensor:
+        return self._end(-u)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """sum p (end - z), each product of 0 or more; infinite outside the box."""
+        """Return sum p (end - z), a sum of products >= 0; infinite outside the box."""
         products = torch.where(p != 0, p * (self._end(p) - z), 0).clamp(min=0)
         return torch.where(self.violation(z) > 0, torch.inf, sum_instances(products))
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """end - z is right relative to itself; how far a stored z or end is from the box counts as an error of z.
+        """Bound the rounding; the distance of z from the box and the rounding of its ends are errors of z.
 
-        Moving z by d changes the residual by -<p, d>; in p it is r-Lipschitz, r = max(|z - low|, |z - high|), entry by
-        entry, as its derivative is a point of the box minus z; the two together add z_error p_error more. Points p of
-        the domain do not point to an end that is infinite: such ends do not count for r.
+        end - z has a relative error of eps. A change d of z changes the residual by -<p, d>. The derivative in p is a
+        point of the box minus z, so each entry is r-Lipschitz in p with r = max(|z - low|, |z - high|). Both changes
+        together add at most z_error p_error. Infinite ends do not count for r, as no p of the domain points to them.
         """
         away = [torch.where(end.isfinite(), (z - end).abs(), 0) for end in self._ends(z)]
         reach = size_of(torch.maximum(*away))
-        z_error = z_error + size_of(z - self.prox(z, 1.0)) + self._stored(z) * z[0].numel() ** 0.5
+        numbers = [end for end in (self.low, self.high) if not isinstance(end, Tensor) and math.isfinite(end)]
+        stored = max((abs(float(z.new_full((), end)) - end) for end in numbers), default=0.0)
+        z_error = z_error + size_of(z - self.nearest(z)) + stored * z[0].numel() ** 0.5
         evaluation = 8 * torch.finfo(z.dtype).eps * residual
         moved = z_error * (size_of(p) + p_error) + torch.where(p_error > 0, reach * p_error, 0)
         return evaluation + moved + rounding_of_sum(z, residual)
 
-    def _stored(self, z: Tensor) -> float:
-        """Largest rounding of an end in the dtype of z."""
-        numbers = [end for end in (self.low, self.high) if not isinstance(end, Tensor) and math.isfinite(end)]
-        return max((abs(float(z.new_full((), end)) - end) for end in numbers), default=0.0)
-
     def gauge(self, u: Tensor) -> Tensor:
-        """0, or infinite where u points to an end that is."""
+        """Return 0, or infinity if u points to an infinite end."""
         return torch.where(torch.isfinite(self._end(u)).flatten(1).all(dim=1), u.new_zeros(len(u)), torch.inf)
 
     def violation(self, z: Tensor) -> Tensor:
         return size_of(self._outside(z))
 
 
-def _scaled(by: Scale, end: Scale) -> Scale:
-    """by * end; an infinite end stays as it is, so that its derivative by the factor is 0."""
-    if not isinstance(by, Tensor) or not by.requires_grad:
-        return by * end
-    if not isinstance(end, Tensor):
-        return by * end if math.isfinite(end) else end
-    finite = end.isfinite()
-    return torch.where(finite, by * torch.where(finite, end, 0), end)
-
-
 class Zero(Box):
-    """h(z) = 0; z `(B, ...)`. h*(p) = 0 at p = 0, its whole domain: what is not 0 by rounding alone counts as 0.
+    """h(z) = 0; z `(B, ...)`. h*(p) = 0 on its domain, p = 0; `conjugate` and `residual` ignore the rounding of p.
 
     >>> Zero().prox(torch.tensor([[2.0]]), step=1.0), Zero().gauge(torch.tensor([[2.0], [0.0]]))
     (tensor([[2.]]), tensor([inf, 0.]))
@@ -230,24 +207,23 @@ class Zero(Box):
         return p.new_zeros(len(p))
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """0."""
         return z.new_zeros(len(z))
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """0: a true p of the domain is 0, and so is every product with it."""
+        """Return 0: the true p is 0, and so is its product with any z."""
         return z.new_zeros(len(z))
 
 
 SIMPLEX_TOLERANCE = 1e3 * torch.finfo(torch.float32).eps
-"""Distance of entries and sums that counts as inside: rounding of runs in float32, also where evaluated in float64."""
+"""Violation up to which points count as inside: the rounding of float32, also for points evaluated in float64."""
 
 
 def project_simplex(x: Tensor) -> Tensor:
-    """Euclidean projection of each row of `x` `(..., d)` onto the simplex {x >= 0, sum x = 1}, by sorting.
+    """Project each row of `x` `(..., d)` onto the simplex {x >= 0, sum x = 1} in the Euclidean norm, by sorting.
 
     [Held, Wolfe, Crowder 1974](https://doi.org/10.1007/BF01580223): x -> max(x - tau, 0), where tau makes the result
-    sum to one. Each row is first moved to have its maximum at 0, where tau is in [-1, 0): far from the simplex the sum
-    would otherwise be off by the rounding of x.
+    sum to one. Each row is first shifted to have maximum 0, so that tau is in [-1, 0). Without the shift, the sum of a
+    row far from the simplex would be off by the rounding of x.
 
     Args:
         x: `(..., d)`.
@@ -261,14 +237,14 @@ def project_simplex(x: Tensor) -> Tensor:
 
 
 def _below_top(z: Tensor) -> Tensor:
-    """max z - z along the last dimension, same shape as z: 0 or more, whatever is added to a row."""
+    """Return max z - z >= 0 along the last dimension, same shape as z; constants added to a row cancel."""
     return z.amax(dim=-1, keepdim=True) - z
 
 
 class Simplex(Domain):
     r"""h(z) = 0 where each row of z `(B, ..., d)` is in the simplex {z >= 0, sum z = 1}, infinite elsewhere.
 
-    h*(p) = \sum of the largest entry of each row, finite everywhere.
+    h*(p) is the sum of the largest entries of the rows, finite everywhere.
 
     >>> Simplex().prox(torch.tensor([[2.0, 0.5]]), step=1.0)
     tensor([[1., 0.]])
@@ -291,22 +267,21 @@ class Simplex(Domain):
     def conjugate(self, p: Tensor) -> Tensor:
         return sum_instances(p.amax(dim=-1, keepdim=True))
 
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        """The corner where u is smallest."""
-        corner = torch.zeros_like(u).scatter(-1, u.argmin(dim=-1, keepdim=True), 1.0)
-        return write_to(corner, out)
+    def tilted_minimiser(self, u: Tensor) -> Tensor:
+        """Return the corner of the simplex at the smallest entry of u."""
+        return torch.zeros_like(u).scatter(-1, u.argmin(dim=-1, keepdim=True), 1.0)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """sum z_i (max p - p_i); infinite outside the simplex."""
+        """Return sum z_i (max p - p_i); infinite outside the simplex."""
         return torch.where(self.violation(z) > 0, torch.inf, sum_instances(z.clamp(min=0) * _below_top(p)))
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """Each product z_i (max p - p_i) is right to 8 eps relative to itself.
+        """Bound the rounding; each product z_i (max p - p_i) has a relative error of 8 eps.
 
-        Moving z by d changes the sum by <d, max p - p>; moving p by d at most by 2 ||d|| a row, as z has length 1 at
-        most and the maximum moves by ||d|| at most; both together by (1 + root d) z_error p_error more. The distance
-        of the stored z from the simplex counts as an error of z, and costs that times ||p|| besides: the move need not
-        sum to 0.
+        A change e of z changes the sum by <e, max p - p>. A change e of p changes each row by at most 2 ||e||, as
+        ||z|| <= 1 and the maximum changes by at most ||e||. Together they add at most (1 + sqrt d) z_error p_error.
+        The distance of the stored z from the simplex counts as an error of z. It also costs ||p|| times this distance,
+        as the change of z need not sum to 0.
         """
         eps, rows = torch.finfo(z.dtype).eps, z[0].numel() / z.shape[-1]
         away = size_of(z - project_simplex(z))
@@ -318,6 +293,6 @@ class Simplex(Domain):
         return project_simplex(z)
 
     def violation(self, z: Tensor) -> Tensor:
-        """The largest distance of a constraint; 0 inside up to rounding in float32."""
+        """Return the largest violation of a constraint; 0 if it is within the rounding of float32."""
         off = self.max_violation(z)
         return torch.where(off > SIMPLEX_TOLERANCE, off, 0)

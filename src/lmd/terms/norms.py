@@ -1,46 +1,44 @@
-"""Weighted norms of entries or of groups of entries, and Huber's function of them."""
+"""Weighted norms of entries or of groups of entries, Huber's function of them, and the hinge loss."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from lmd.core.checks import check_fits, check_scale
 from lmd.errors import InputError
 from lmd.terms.base import (
     Pieces,
     Scale,
     Term,
-    check_fits,
-    check_scale,
     clip,
     filled,
-    inner,
     max_scale,
     per_instance,
     rounding_of_sum,
     size_of,
     sum_instances,
     weighted_sum,
-    write_to,
 )
-from lmd.terms.wrappers import Shifted
+from lmd.terms.wrappers import Shifted, of_part
 
 ZERO_TOLERANCE = 1e-6
-"""Lengths below this, in multiples of step weight, are taken for 0 where it is asked which stay so."""
+"""Relative tolerance of `GroupNorm.kinks`: lengths below this times step * weight count as 0."""
 
-Axes = tuple[int, ...]  # the axes along which entries form a group; none where each entry stands alone
+Axes = tuple[int, ...]  # the axes that a group of entries extends over; () for single entries
 
 
 def check_axes(axes: int | Axes) -> Axes:
-    """The axes as a tuple, if all are numbers of 1 or more."""
+    """Return the axes as a tuple if all are integers of 1 or more."""
     chosen = (axes,) if isinstance(axes, int) else tuple(axes)
-    if not all(isinstance(axis, int) and axis >= 1 for axis in chosen):
-        raise InputError("axes", repr(axes), "numbers of 1 or more: axis 0 is the instance")
+    for axis in chosen:
+        if not isinstance(axis, int) or axis < 1:
+            raise InputError("axes", repr(axes), "numbers of 1 or more: axis 0 is the instance")
     return chosen
 
 
 def lengths(z: Tensor, axes: Axes) -> Tensor:
-    """The Euclidean length of each group, the axes kept with size 1; its derivative at 0 is 0."""
+    """Return the Euclidean length of each group, with size 1 along the axes; its derivative at 0 is 0."""
     if not axes:
         return z.abs()
     squares = z.square().sum(dim=axes, keepdim=True)
@@ -51,38 +49,38 @@ def lengths(z: Tensor, axes: Axes) -> Tensor:
 
 
 def directions(z: Tensor, axes: Axes) -> Tensor:
-    """z / |z| for each group, and 0 where z is 0."""
+    """Return z / |z| for each group, and 0 where z is 0."""
     if not axes:
-        return z.detach().sign()  # which have no derivative to record
+        return z.detach().sign()  # the derivative of a sign is 0
     squares = z.square().sum(dim=axes, keepdim=True)
     positive = squares > 0
     return z * torch.where(positive, torch.where(positive, squares, 1).rsqrt(), 0)
 
 
-def project_ball(p: Tensor, radius: Scale, axes: Axes, out: Tensor | None = None) -> Tensor:
+def project_ball(p: Tensor, radius: Scale, axes: Axes) -> Tensor:
     """Project each group onto the ball of this `radius`; points inside stay exactly as they are."""
     if not axes:
-        return clip(p, -radius, radius, out)
-    # Squares over radius^2, so that a point inside is multiplied by exactly 1, and a zero has a derivative.
+        return clip(p, -radius, radius)
+    # Clamping the squares multiplies points inside by exactly 1 and leaves a derivative at 0.
     excess = (p.square().sum(dim=axes, keepdim=True) / radius**2).clamp(min=1)
-    return torch.mul(p, excess.rsqrt(), out=out)
+    return p * excess.rsqrt()
 
 
 def group_roundings(z: Tensor, each: Tensor) -> float:
-    """Rounding of the length and the product of a group of n entries, in eps of their size: 24 + 4n."""
+    """Return 24 + 4n, the rounding of |z_g| and <z_g, p_g> for groups of n entries, in multiples of eps |z_g|."""
     return 24 + 4 * (z.numel() / each.numel())
 
 
 class GroupNorm(Term):
-    r"""h(z) = weight \sum_g |z_g|, the lengths of the groups of entries along `axes`; z `(B, ...)`.
+    r"""h(z) = weight \sum_g |z_g| for groups g of entries that extend over `axes`; z `(B, ...)`.
 
-    Isotropic total variation has the axis of the differences, 2 for z `(B, C, 2, H, W)`; with axes (1, 2) the channels
-    are coupled. The weight is a number, one per instance `(B,)`, or one per group: as many dimensions as z, of size 1
-    along the axes. h* is 0 on its domain, |p_g| <= weight.
+    For isotropic total variation of z `(B, C, 2, H, W)`, use axis 2, the axis of the differences; axes (1, 2) also
+    couple the channels. The weight is a number, one per instance `(B,)`, or one per group: a tensor with as many
+    dimensions as z and size 1 along the axes. h* is 0 on its domain, |p_g| <= weight.
 
     Args:
         weight: A positive number, one per instance `(B,)` or one per group.
-        axes: The axis or axes of z that a group extends over, counted from that of the instances, 0.
+        axes: The axis or axes of z that a group extends over, 1 or more; axis 0 is the instance.
 
     >>> term = GroupNorm(2.0, axes=1)
     >>> term.value(torch.tensor([[3.0, 4.0]])), term.project(torch.tensor([[3.0, 4.0]]))
@@ -104,10 +102,10 @@ class GroupNorm(Term):
         return directions(z, self.axes).mul_(per_instance(self.weight, z))
 
     def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
-        """|z_g + step p_g| <= step weight, or next to it: z_g = 0, and p_g inside the ball.
+        """Return whether |z_g + step p_g| <= step weight, up to a tolerance: then z_g = 0, and p_g is in the ball.
 
-        Lengths that a solve leaves where there are none point anywhere: a pixel that were free to move in such a
-        direction alone would be held in the other.
+        The tolerance covers tiny z_g of random direction that a solver leaves in place of 0. Without it, such a z_g
+        could move along its own direction but not across it.
         """
         by = per_instance(step, z)
         return lengths(z + by * p, self.axes) <= (1 + ZERO_TOLERANCE) * by * per_instance(self.weight, z)
@@ -117,36 +115,34 @@ class GroupNorm(Term):
             z = z.narrow(axis, 0, 1)
         return size_of(filled(self.weight, z).expand_as(z))
 
-    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """Lengths drawn to 0 by step * weight."""
+    def prox(self, z: Tensor, step: Scale) -> Tensor:
+        """Shorten each group by step * weight, at most to 0."""
         radius = per_instance(step, z) * per_instance(self.weight, z)
-        return torch.sub(z, project_ball(z, radius, self.axes), out=out)
+        return z - project_ball(z, radius, self.axes)
 
     def conjugate(self, p: Tensor) -> Tensor:
         return p.new_zeros(len(p))
 
-    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        return project_ball(p, per_instance(self.weight, p), self.axes, out)
+    def project(self, p: Tensor) -> Tensor:
+        return project_ball(p, per_instance(self.weight, p), self.axes)
 
-    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """The projection."""
-        return self.project(p, out)
+    def conjugate_prox(self, p: Tensor, step: Scale) -> Tensor:
+        return self.project(p)
 
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        """0."""
-        return write_to(torch.zeros_like(u), out)
+    def tilted_minimiser(self, u: Tensor) -> Tensor:
+        return torch.zeros_like(u)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
         """sum weight |z_g| - <z_g, p_g>."""
         most = lengths(z, self.axes).mul_(per_instance(self.weight, z))
         if self.axes:
             return sum_instances(most.sub_((p * z).sum(dim=self.axes, keepdim=True)).clamp_(min=0))
-        return sum_instances(most.addcmul_(p, z, value=-1)).clamp_(min=0)  # each is 0 or more, but for rounding
+        return sum_instances(most.addcmul_(p, z, value=-1)).clamp_(min=0)  # each is >= 0 up to rounding
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """A group of n is right to (24 + 4n) eps weight |z_g|, also where p is longer than the weight by a few eps.
+        """Bound the error of a group of n by (24 + 4n) eps weight |z_g|, even if |p_g| is a few eps above the weight.
 
-        Its residual is 2 weight-Lipschitz in z_g and |z_g|-Lipschitz in p_g; sums are at most these times the errors.
+        Its residual is 2 weight-Lipschitz in z_g and |z_g|-Lipschitz in p_g; Cauchy-Schwarz bounds the sum.
         """
         each = lengths(z, self.axes)
         weights = size_of(filled(self.weight, each).expand_as(each))
@@ -161,12 +157,12 @@ class GroupNorm(Term):
 
 
 class L1(GroupNorm):
-    r"""h(z) = \sum_i weight_i |z_i|; z `(B, ...)`; weights numbers, per instance `(B,)` or per entry, 0 or more.
+    r"""h(z) = \sum_i weight_i |z_i| with weights of 0 or more; z `(B, ...)`.
 
     h* is 0 on its domain, |p_i| <= weight_i.
 
     Args:
-        weight: A positive number, or one per instance `(B,)` or entry, of 0 or more.
+        weight: A positive number, or a tensor of 0 or more: one per instance `(B,)` or one per entry.
 
     >>> L1(2.0).prox(torch.tensor([[3.0, -1.0]]), step=1.0)
     tensor([[1., 0.]])
@@ -184,8 +180,8 @@ class L1(GroupNorm):
 class Huber(Term):
     r"""h(z) = weight \sum_g phi(|z_g|), phi(r) = r^2 / 2 delta up to r = delta, and r - delta / 2 beyond; z `(B, ...)`.
 
-    Groups are entries along `axes`, single entries where there are none ([Huber 1964](https://doi.org/10.1214/aoms/1177703732)).
-    Weight and delta are numbers, per instance `(B,)` or per group, as in `GroupNorm`. It is the norm smoothed:
+    Groups extend over `axes`; without axes, they are entries ([Huber 1964](https://doi.org/10.1214/aoms/1177703732)).
+    Weight and delta are numbers, per instance `(B,)` or per group, as in `GroupNorm`. h is a smoothed norm:
     h*(p) = delta |p|^2 / 2 weight, on the domain of the norm's conjugate, |p_g| <= weight.
 
     Args:
@@ -199,6 +195,7 @@ class Huber(Term):
 
     batched = ("weight", "delta")
     zero_is_exact = True
+    project, gauge = of_part("norm.project"), of_part("norm.gauge")
 
     def __init__(self, weight: Scale, delta: Scale, axes: int | Axes = ()) -> None:
         self.weight, self.delta = check_scale("weight", weight), check_scale("delta", delta)
@@ -226,46 +223,41 @@ class Huber(Term):
         weight, delta = self._scales(z)
         return (weight / delta) * project_ball(z, delta, self.axes)
 
-    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+    def prox(self, z: Tensor, step: Scale) -> Tensor:
         """z times the larger of delta / (delta + step weight) and 1 - step weight / |z|."""
         weight, delta = self._scales(z)
         drawn, each = per_instance(step, z) * weight, lengths(z, self.axes)
         far = each > delta + drawn
         factor = torch.where(far, 1 - drawn / torch.where(far, each, 1), delta / (delta + drawn))
-        return torch.mul(z, factor, out=out)
+        return z * factor
 
     def conjugate(self, p: Tensor) -> Tensor:
         weight, delta = self._scales(p)
         return sum_instances(p.square() * (delta / (2 * weight)))
 
-    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        return self.norm.project(p, out)
-
-    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+    def conjugate_prox(self, p: Tensor, step: Scale) -> Tensor:
         weight, delta = self._scales(p)
-        return self.norm.project(p * (weight / (weight + per_instance(step, p) * delta)), out)
+        return self.norm.project(p * (weight / (weight + per_instance(step, p) * delta)))
 
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
+    def tilted_minimiser(self, u: Tensor) -> Tensor:
         weight, delta = self._scales(u)
-        return torch.mul(u, -delta / weight, out=out)
-
-    def _split(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The nearest point within delta of 0, and the rest."""
-        near = project_ball(z, per_instance(self.delta, z), self.axes)
-        return near, z - near
+        return u * (-delta / weight)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """Residual of the norm at the part of z beyond delta, plus sum weight/2 delta (near - delta p / weight)^2."""
+        """Return the residual of the norm at z - near plus sum weight/2 delta (near - delta p / weight)^2.
+
+        near is the projection of each group of z onto the ball of radius delta.
+        """
         weight, delta = self._scales(z)
-        near, rest = self._split(z)
+        near = project_ball(z, delta, self.axes)
         squares = (weight / (2 * delta)) * (near - p * (delta / weight)).square()
-        return self.norm.residual(rest, p) + sum_instances(squares)
+        return self.norm.residual(z - near, p) + sum_instances(squares)
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """Near and rest are right to 8 eps delta; so both parts are, to twice (24 + 4n) eps weight (|z_g| + delta).
+        """Bound the error of a group of n by 2 (24 + 4n) eps weight (|z_g| + delta); `near` is right to 8 eps delta.
 
-        The residual is 2 weight-Lipschitz in z_g, as p is in its domain; its derivative in p_g is delta p / weight - z,
-        at most |z_g| + delta.
+        The residual is 2 weight-Lipschitz in z_g for p in the domain of h*. Its derivative in p_g is
+        delta p_g / weight - z_g, of length |z_g| + delta at most.
         """
         eps, (weight, delta) = torch.finfo(z.dtype).eps, self._scales(z)
         each = lengths(z, self.axes)
@@ -274,18 +266,15 @@ class Huber(Term):
         evaluation = 2 * group_roundings(z, each) * eps * sizes
         return evaluation + 2 * weights * z_error + reach * p_error + rounding_of_sum(z, residual)
 
-    def gauge(self, u: Tensor) -> Tensor:
-        return self.norm.gauge(u)
-
 
 class Absolute(Shifted):
-    r"""h(z) = \sum_i weight_i |z_i - y_i|; z, y `(B, ...)`; weights a number, per instance `(B,)` or per entry.
+    r"""h(z) = \sum_i weight_i |z_i - y_i| with weights of 0 or more; z, y `(B, ...)`.
 
     h*(p) = <p, y> on its domain, |p_i| <= weight_i.
 
     Args:
         y: `(B, ...)`, the data.
-        weight: A positive number, or one per instance `(B,)` or entry, of 0 or more.
+        weight: A positive number, or a tensor of 0 or more: one per instance `(B,)` or one per entry.
 
     >>> term = Absolute(torch.tensor([[1.0, 2.0]]), weight=0.5)
     >>> term.value(torch.tensor([[2.0, 4.0]])), term.prox(torch.tensor([[2.0, 4.0]]), step=2.0)
@@ -305,8 +294,71 @@ class Absolute(Shifted):
         weight = per_instance(self.term.weight, self.y) * mask.to(self.y)
         return Absolute(self.y, weight.expand_as(self.y))
 
-    def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
-        """-h*(t p) = -t <p, y> is largest at an end of what both `most` and the domain of h* allow."""
-        slope, gauge = inner(p, self.y), self.gauge(p)
-        reach = torch.minimum(filled(most, slope), 1 / gauge.clamp(min=torch.finfo(p.dtype).tiny))
-        return torch.where(slope > 0, -reach, reach)
+    best_multiple = Term._best_end
+
+
+class Hinge(Term):
+    r"""h(z) = C \sum_i max(0, 1 - z_i) of margins z `(B, ...)`, which already include the labels +-1.
+
+    C is a number, per instance `(B,)` or per entry. h*(p) = \sum p_i on its domain, -C <= p <= 0
+    ([Cortes and Vapnik 1995](https://doi.org/10.1007/BF00994018)).
+
+    Args:
+        C: A positive number, one per instance `(B,)` or one per entry.
+
+    >>> Hinge(2.0).value(torch.tensor([[0.5, 3.0]]))
+    tensor([1.])
+    """
+
+    batched = ("C",)
+
+    def __init__(self, C: Scale = 1.0) -> None:
+        self.C = check_scale("C", C)
+
+    def value(self, z: Tensor) -> Tensor:
+        return sum_instances(per_instance(self.C, z) * (1 - z).clamp(min=0))
+
+    def subgradient(self, z: Tensor) -> Tensor:
+        return -filled(self.C, z) * (z < 1)
+
+    def pieces(self, z: Tensor) -> Pieces:
+        return Pieces(fold=self.C, kink=1.0)
+
+    def prox(self, z: Tensor, step: Scale) -> Tensor:
+        """Return z + step C, clipped to at most 1 for z below 1, and z for z of 1 or more."""
+        raised = z + per_instance(step, z) * per_instance(self.C, z)
+        return torch.where(raised < 1, raised, z.clamp(min=1))
+
+    def conjugate(self, p: Tensor) -> Tensor:
+        return sum_instances(p)
+
+    def project(self, p: Tensor) -> Tensor:
+        return clip(p, -per_instance(self.C, p), 0.0)
+
+    def conjugate_prox(self, p: Tensor, step: Scale) -> Tensor:
+        return self.project(p - per_instance(step, p))
+
+    def tilted_minimiser(self, u: Tensor) -> Tensor:
+        return torch.ones_like(u)
+
+    def residual(self, z: Tensor, p: Tensor) -> Tensor:
+        """sum (C + p) max(0, 1 - z) - p max(0, z - 1)."""
+        short = 1 - z
+        slack = (per_instance(self.C, z) + p).clamp(min=0)
+        return sum_instances(slack * short.clamp(min=0) + p.clamp(max=0) * short.clamp(max=0))
+
+    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
+        """Bound the error of each product by 8 eps (C max(0, 1 - z) + the product), as C + p is right to eps C.
+
+        The residual of an entry is C-Lipschitz in z, as 0 <= C + p <= C, and |1 - z|-Lipschitz in p.
+        """
+        weights = size_of(filled(self.C, z).expand_as(z))
+        evaluation = 8 * torch.finfo(z.dtype).eps * (self.value(z) + residual)
+        return evaluation + weights * z_error + size_of(1 - z) * p_error + rounding_of_sum(z, residual)
+
+    best_multiple = Term._best_end
+
+    def gauge(self, u: Tensor) -> Tensor:
+        """The largest -u / C; infinite where an entry is above 0."""
+        ratios = torch.where(u > 0, torch.inf, -u / per_instance(self.C, u))
+        return ratios.flatten(1).amax(dim=1)

@@ -10,19 +10,19 @@ from torch import Tensor
 from lmd.core.batching import Index, take_instances
 from lmd.core.checks import check_batch, check_finite, check_floating, check_same_kind, shape_of
 from lmd.errors import InputError
-from lmd.terms.base import Scale, Term, filled, inner, per_instance, size_of, write_to
+from lmd.terms.base import Scale, Term, filled, inner, per_instance, size_of
 
 
 def times(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Return each row `(B, n)` times a matrix `(n, m)`, or times one of its own `(B, n, m)`."""
+    """Multiply each row `(B, n)` by a matrix `(n, m)`, or by the matrix of its instance `(B, n, m)`."""
     return rows @ matrix if matrix.ndim == 2 else (rows[:, None] @ matrix)[:, 0]
 
 
 class Quadratic(Term):
     r"""h(z) = z'Pz / 2 + q'z + r; z, q `(B, n)`, P positive definite, `(n, n)` for all instances or `(B, n, n)`.
 
-    h*(p) = (p - q)'P^{-1}(p - q) / 2 - r, finite everywhere. Everything comes from the eigenvalues of P, which are
-    computed in float64, once, and kept. [Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/),
+    h*(p) = (p - q)'P^{-1}(p - q) / 2 - r, finite everywhere. The proxes and h* use the eigenvalues and
+    eigenvectors of P, computed once in float64. [Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/),
     section 3.3.
 
     Args:
@@ -39,10 +39,13 @@ class Quadratic(Term):
 
     def __init__(self, P: Tensor, q: Tensor, r: Scale = 0.0) -> None:
         self.r = r if isinstance(r, Tensor) else float(r)
-        self.P, self.q = _check_symmetric(P), check_batch("q", q)
+        self.P, self.q = check_finite("P", check_floating("P", P)), check_batch("q", q)
         check_same_kind("P", P, "q", q)
         if P.shape not in (q.shape[1:] * 2, (*q.shape, *q.shape[1:])):
-            raise InputError("P", f"shape {shape_of(P)}", f"(n, n) or (B, n, n) to go with q {shape_of(q)}")
+            accepted = f"square matrices (n, n) or (B, n, n) to go with q {shape_of(q)}"
+            raise InputError("P", f"shape {shape_of(P)}", accepted)
+        if bool((P - P.mT).detach().abs().amax() > 8 * torch.finfo(P.dtype).eps * P.detach().abs().amax()):
+            raise InputError("P", "a matrix that is not symmetric", "a symmetric one, such as (P + P') / 2")
         if not bool((self._range[0] > 0).all()):
             least = float(self._spectrum[0].min())
             accepted = "a positive definite matrix; a small multiple of the identity added to it makes it one"
@@ -50,13 +53,13 @@ class Quadratic(Term):
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
-        """The eigenvalues `(..., n)`, ascending, and eigenvectors of P, in float64."""
+        """The ascending eigenvalues `(..., n)` and the eigenvectors of P, in float64."""
         values, vectors = torch.linalg.eigh(self.P.double())
         return values, vectors
 
     @cached_property
     def _range(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds on the eigenvalues: `()`, or `(B,)` for a matrix each."""
+        """Lower and upper bounds on the eigenvalues: `()`, or `(B,)` if each instance has a matrix."""
         low, high = self._spectrum[0][..., 0], self._spectrum[0][..., -1]
         room = 4 * self.P.shape[-1] * torch.finfo(torch.float64).eps * high
         return low - room, high + room
@@ -86,39 +89,36 @@ class Quadratic(Term):
     def subgradient(self, z: Tensor) -> Tensor:
         return times(z, self.P) + self.q
 
-    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """(I + step P)^{-1} (z - step q), in the basis of the eigenvectors."""
+    def prox(self, z: Tensor, step: Scale) -> Tensor:
+        """Return (I + step P)^{-1} (z - step q), computed in the basis of the eigenvectors."""
         values, vectors = (part.to(z.dtype) for part in self._spectrum)
         by = per_instance(step, z)
         turned = times(z - by * self.q, vectors)
-        return write_to(times(turned / (1 + by * values), vectors.mT), out)
+        return times(turned / (1 + by * values), vectors.mT)
 
     def conjugate(self, p: Tensor) -> Tensor:
         return 0.5 * inner(p - self.q, times(p - self.q, self._inverse)) - self.r
 
-    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
-        return write_to(p, out)
-
-    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
-        """p - step (P + step)^{-1} (p - q), which keeps the digits of p where the step is small."""
+    def conjugate_prox(self, p: Tensor, step: Scale) -> Tensor:
+        """Return p - step (P + step I)^{-1} (p - q), which keeps the digits of p if the step is small."""
         values, vectors = (part.to(p.dtype) for part in self._spectrum)
         by = filled(step, p)
         turned = times(p - self.q, vectors) * (by / (values + by))
-        return torch.sub(p, times(turned, vectors.mT), out=out)
+        return p - times(turned, vectors.mT)
 
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        return write_to(-times(self.q + u, self._inverse), out)
+    def tilted_minimiser(self, u: Tensor) -> Tensor:
+        return -times(self.q + u, self._inverse)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """w'P^{-1}w / 2 with w = Pz + q - p."""
+        """Return w'P^{-1}w / 2 with w = Pz + q - p."""
         w = self.subgradient(z) - p
         return (0.5 * inner(w, times(w, self._inverse))).clamp(min=0)
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """With s the computed P^{-1}w, ||w - Ps|| <= o and eigenvalues of mu or more, ||P^{-1}w|| <= ||s|| + o / mu.
+        """Let s be the computed P^{-1}w, ||w - Ps|| <= o and mu I <= P: then ||P^{-1}w|| <= ||s|| + o / mu.
 
-        w is off by e = its own rounding + ||P|| z_error + p_error, which changes w'P^{-1}w / 2 by at most
-        ||P^{-1}w|| e + e^2 / 2 mu; w's / 2 stands for it, which is off by ||P^{-1}w|| o / 2 and by rounding.
+        The error of w is at most e = its rounding + ||P|| z_error + p_error; it changes w'P^{-1}w / 2 by at most
+        ||P^{-1}w|| e + e^2 / 2 mu. Computing w's / 2 instead adds an error of ||P^{-1}w|| o / 2 and rounding.
         """
         (least, most), eps = self._range, (z.shape[1] + 8) * torch.finfo(z.dtype).eps
         least, most = least.to(z.dtype), most.to(z.dtype)
@@ -132,7 +132,7 @@ class Quadratic(Term):
         return reach * (off / 2 + error) + error.square() / (2 * least) + evaluation
 
     def value_rounding(self, z: Tensor) -> Tensor:
-        """Products of both signs, which may cancel."""
+        """Bound the rounding of products of both signs, which may cancel."""
         sizes = inner(z.abs(), times(z.abs(), self.P.abs()) + self.q.abs())
         return (z.shape[1] + 8) * torch.finfo(z.dtype).eps * (sizes + filled(self.r, sizes).abs())
 
@@ -148,13 +148,3 @@ class Quadratic(Term):
 
 def _number(constant: Tensor) -> Scale:
     return float(constant) if constant.ndim == 0 else constant
-
-
-def _check_symmetric(P: object) -> Tensor:
-    matrix = check_finite("P", check_floating("P", P))
-    if matrix.ndim not in (2, 3) or matrix.shape[-1] != matrix.shape[-2] or matrix.numel() == 0:
-        raise InputError("P", f"shape {shape_of(matrix)}", "a square matrix (n, n), or one for each instance (B, n, n)")
-    size = matrix.detach().abs().amax()
-    if bool((matrix - matrix.mT).detach().abs().amax() > 8 * torch.finfo(matrix.dtype).eps * size):
-        raise InputError("P", "a matrix that is not symmetric", "a symmetric one, such as (P + P') / 2")
-    return matrix

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
-from lmd.core.checks import check_batch, check_positive, check_same_kind, check_zero_one, shape_of
+from lmd.core.checks import check_batch, check_positive, check_scale, check_zero_one, shape_of
 from lmd.errors import InputError
 from lmd.terms.base import (
     Pieces,
     Scale,
     Term,
-    check_fits,
-    check_scale,
+    add_scaled,
     clip,
-    divide_or_zero,
     filled,
     inner,
     is_positive,
@@ -25,23 +21,22 @@ from lmd.terms.base import (
     per_instance,
     rounding_of_sum,
     size_of,
-    sum_instances,
     weighted_sum,
-    write_to,
 )
-from lmd.terms.wrappers import Boxed, fill_from_neighbours
+from lmd.terms.wrappers import Boxed, fill_from_neighbours, of_part
 
 
 class Squares(Term):
     r"""h(z) = scale \sum_i weight_i (z_i - y_i)^2; z, y `(B, ...)`.
 
     `scale` is a number or one per instance `(B,)`; `weight`, 1 by default, may be one per entry, 0 where an entry does
-    not count. With c = scale weight, h*(p) = \sum p y + p^2 / 4c, over p that are 0 where c is.
+    not count. With c = scale weight, h*(p) = \sum p y + p^2 / 4c for p that are 0 where c is 0.
 
     Args:
         y: `(B, ...)`, the data.
         scale: A positive number, or one per instance `(B,)`.
-        weight: A positive number, or one per instance or entry, of 0 or more.
+        weight: A positive number, or a tensor of 0 or more: one per instance `(B,)` or one per entry.
+        name: The name of y in error messages.
 
     >>> term = Squares(torch.tensor([[1.0, 2.0]]))
     >>> z = torch.tensor([[2.0, 2.0]])
@@ -49,16 +44,13 @@ class Squares(Term):
     (tensor([1.]), tensor([0.]))
     """
 
-    batched: ClassVar[tuple[str, ...]] = ("y", "scale", "weight")
+    batched = ("y", "scale", "weight")
     zero_is_exact = True
 
-    def __init__(self, y: Tensor, scale: Scale = 1.0, weight: Scale = 1.0) -> None:
-        self.y = check_batch("y", y)
-        self.scale, self.weight = check_scale("scale", scale), check_scale("weight", weight, zero=True)
-        for name, given in (("scale", scale), ("weight", weight)):
-            if isinstance(given, Tensor):
-                check_fits(name, given, y)
-                check_same_kind(name, given, "y", y)
+    def __init__(self, y: Tensor, scale: Scale = 1.0, weight: Scale = 1.0, *, name: str = "y") -> None:
+        self.y = check_batch(name, y)
+        self.scale = check_scale("scale", scale, y, name)
+        self.weight = check_scale("weight", weight, y, name, zero=True)
 
     @property
     def curvature(self) -> Scale:
@@ -73,7 +65,7 @@ class Squares(Term):
 
     @property
     def conjugate_is_finite(self) -> bool:
-        return is_positive(self.weight)
+        return not isinstance(self.weight, Tensor) or is_positive(self.weight)
 
     @property
     def strong_convexity(self) -> Scale | None:
@@ -92,48 +84,45 @@ class Squares(Term):
     def pieces(self, z: Tensor) -> Pieces:
         return Pieces(curvature=2 * self.curvature, slope=-2 * self.curvature * self.y)
 
-    def prox(self, z: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+    def prox(self, z: Tensor, step: Scale) -> Tensor:
         pull = 2 * self.curvature * per_instance(step, z)
-        return torch.lerp(z, self.y, pull / (1 + pull), out=out)
+        return torch.lerp(z, self.y, pull / (1 + pull))
 
     def conjugate(self, p: Tensor) -> Tensor:
-        return inner(p, self._moved(self.y, p, 0.25))
+        return inner(p, add_scaled(self.y, 0.25 * self._inverse, p))
 
-    def project(self, p: Tensor, out: Tensor | None = None) -> Tensor:
+    def project(self, p: Tensor) -> Tensor:
         if not isinstance(self.weight, Tensor):
-            return write_to(p, out)
-        return torch.mul(p, (per_instance(self.weight, p) > 0), out=out)
+            return p
+        return p * (per_instance(self.weight, p) > 0)
 
-    def conjugate_prox(self, p: Tensor, step: Scale, out: Tensor | None = None) -> Tensor:
+    def conjugate_prox(self, p: Tensor, step: Scale) -> Tensor:
         """2c (p - step y) / (2c + step)."""
         by, double = per_instance(step, p), 2 * self.curvature
-        return torch.mul(p - by * self.y, double / (double + by), out=out)
+        return (p - by * self.y) * (double / (double + by))
 
-    def tilted_minimiser(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        return self._moved(self.y, u, -0.5, out)
+    def tilted_minimiser(self, u: Tensor) -> Tensor:
+        return add_scaled(self.y, -0.5 * self._inverse, u)
 
-    def _moved(self, z: Tensor, p: Tensor, by: float, out: Tensor | None = None) -> Tensor:
-        """z + by p / c."""
+    @property
+    def _inverse(self) -> Scale:
+        """Return 1 / c, and 0 where an entry does not count."""
         c = self.curvature
-        if isinstance(c, Tensor):
-            return torch.add(z, divide_or_zero(p, c), alpha=by, out=out)
-        return torch.add(z, p, alpha=by / c, out=out)
+        return torch.where(c > 0, 1 / torch.where(c > 0, c, 1), 0) if isinstance(c, Tensor) else 1 / c
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """sum c (z - y - p / 2c)^2."""
-        away, c = z - self.y, self.curvature
-        away = self._moved(away, p, -0.5) if isinstance(c, Tensor) else away.sub_(p, alpha=0.5 / c)
-        return weighted_sum(c, away.square())
+        """Return sum c (z - y - p / 2c)^2."""
+        return weighted_sum(self.curvature, add_scaled(z - self.y, -0.5 * self._inverse, p).square())
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """The residual is ||a||^2, a = root(c) (z - y) - p / 2 root(c), each part right to 8 eps relative to itself.
+        """Bound the error of ||a||^2, where a = sqrt(c) (z - y) - p / 2 sqrt(c), by 2 ||a|| e + e^2 and rounding.
 
-        So a is off by e = 8 eps of the sizes of both parts + root(max c) z_error + p_error / 2 root(min c), the square
-        by 2 ||a|| e + e^2, and the sum by rounding.
+        Here e bounds the error of a: 8 eps (||sqrt(c) (z - y)|| + ||p / 2 sqrt(c)||) + sqrt(max c) z_error
+        + p_error / 2 sqrt(min c), since each part of a has a relative error of 8 eps.
         """
         root = self.curvature**0.5
         least = torch.where(root > 0, root, torch.inf) if isinstance(root, Tensor) else root
-        eps, halved = torch.finfo(z.dtype).eps, divide_or_zero(p, 2 * root)
+        eps, halved = torch.finfo(z.dtype).eps, p * (0.5 * root * self._inverse)
         off = 8 * eps * (size_of((z - self.y).mul_(root)) + size_of(halved))
         off = off + max_scale(root) * z_error + p_error / (2 * min_scale(least))
         return 2 * residual.sqrt() * off + off.square() + rounding_of_sum(z, residual + off.square())
@@ -143,13 +132,13 @@ class Squares(Term):
         return Squares(self.y, self.scale, weight.expand_as(self.y))
 
     def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
-        """-h*(t p) is a parabola in t."""
-        bend = inner(p, divide_or_zero(p, 2 * self.curvature))
+        """Return the top of the parabola -h*(t p) in t, clipped to [-most, most]."""
+        bend = inner(p, p * (0.5 * self._inverse))
         top = -inner(p, self.y) / bend.clamp(min=torch.finfo(p.dtype).tiny)
         return clip(top, -most, most)
 
     def gauge(self, u: Tensor) -> Tensor:
-        """0, or infinite where u is not 0 at an entry that does not count."""
+        """Return 0, or infinity if u is not 0 at an entry that does not count."""
         lost = (filled(self.weight, u) == 0) & (u != 0)
         return torch.where(lost.flatten(1).any(dim=1), torch.inf, u.new_zeros(len(u)))
 
@@ -158,16 +147,17 @@ class MaskedSquares(Boxed):
     r"""h(z) = scale ||Z (z - y)||^2 over low <= z <= high; z, y `(B, C, *size)`, `scale` a number.
 
     Z is the `mask`, 1 where an entry is kept and 0 where it is lost: `size`, `(B, 1, *size)` or `(B, C, *size)`, with
-    at least one kept entry in each instance and channel. What y holds at lost entries does not matter. [low, high]
-    `(B, C, 1, ...)` is the range of y over the kept entries of each instance and channel. With it h* is finite
-    everywhere: a lost entry goes to the end of the box that p sends it to. *Outside the box* `value` is that of the
-    squares alone, so that it is finite everywhere, and `residual` is h(z) + h*(p) - <z, p> with it, or 0 where that is
-    negative; `violation` is the distance to the box.
+    at least one kept entry in each instance and channel. The values of y at lost entries do not matter. [low, high]
+    `(B, C, 1, ...)` is the range of y over the kept entries of each instance and channel. Because of these bounds, h*
+    is finite everywhere. *Outside the box*, `value` returns scale ||Z (z - y)||^2, which is finite everywhere.
+    `residual` is h(z) + h*(p) - <z, p> with this value of h(z), or 0 if negative; `violation` is the distance to the
+    box.
 
     Args:
         y: `(B, C, *size)`, the data.
         mask: 1 where an entry is kept, 0 where it is lost: `size`, `(B, 1, *size)` or `(B, C, *size)`.
         scale: A positive number.
+        name: The name of y in error messages.
 
     >>> term = MaskedSquares(torch.tensor([[[1.0, 2.0, 9.0]]]), torch.tensor([1, 1, 0]))
     >>> term.value(torch.ones(1, 1, 3)), term.high.item(), term.fill_unknown(torch.zeros(1, 1, 3))
@@ -175,12 +165,11 @@ class MaskedSquares(Boxed):
     """
 
     term: Squares
-    low: Tensor
-    high: Tensor
-    strong_convexity = None  # whatever is kept: what methods do should not hang on a single entry
+    mask = of_part("term.weight")
+    strong_convexity = None  # even if all entries are kept: one entry should not change the method
 
-    def __init__(self, y: Tensor, mask: Tensor, scale: float = 1.0) -> None:
-        mask, self.scale = _check_mask(mask, check_batch("y", y)), check_positive("scale", scale)
+    def __init__(self, y: Tensor, mask: Tensor, scale: float = 1.0, *, name: str = "y") -> None:
+        mask, self.scale = _check_mask(mask, check_batch(name, y)), check_positive("scale", scale)
         at = mask.expand_as(y) > 0
         if bool((lost := ~at.flatten(2).any(dim=2)).any()):
             where = tuple(lost.nonzero()[0].tolist())
@@ -191,11 +180,6 @@ class MaskedSquares(Boxed):
         super().__init__(Squares(torch.where(at, y, low), self.scale, mask), low, high)
 
     @property
-    def mask(self) -> Tensor:
-        """`(B, 1, *size)` or `(B, C, *size)`, in the dtype of y."""
-        return filled(self.term.weight, self.y)
-
-    @property
     def smoothness(self) -> float:
         return 2 * self.scale
 
@@ -203,42 +187,16 @@ class MaskedSquares(Boxed):
         return self.term.pieces(z)._replace(low=self.low, high=self.high)
 
     def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor | None:
-        """None: the box moves with the data."""
+        """Return None: the ends of the box move with the data, so that no entry stays at one."""
         return None
 
-    def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """sum t (d + s t), t = z - y - v for v = argmax - y, and d = 2s v - p, 0 where v is inside the box; and
-        p (end - z) at lost entries.
-
-        Relative to y all along: where an image is far from 0, pixels themselves have too few digits.
-        """
-        low, high, free = self.low - self.y, self.high - self.y, p * (0.5 / self.scale)
-        nearest = clip(free, low, high)
-        past = (z - self.y).sub_(nearest)
-        slope = nearest.sub_(free).mul_(2 * self.scale)  # of the tilted squares at their minimiser: 0 inside the box
-        kept = past * slope.add_(past, alpha=self.scale)
-        lost = p * torch.where(p < 0, self.low, self.high).sub_(z)
-        return sum_instances(torch.where(self.mask > 0, kept, lost)).clamp(min=0)
-
-    def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """With r = max(|z - low|, |z - high|), which |z - y| is at most, t and v are right to 8 eps of 2 r.
-
-        So a product is off by at most 128 eps r (s r + |p|). In p the residual is r-Lipschitz, entry by entry; moving z
-        by d adds <2s (z - y) - p, d> + s ||d||^2, and both together at most z_error p_error more.
-        """
-        s, reach = self.scale, torch.maximum((z - self.low).abs_(), (z - self.high).abs_())
-        products = 128 * torch.finfo(z.dtype).eps * inner(reach, p.abs().add_(reach, alpha=s))
-        far = size_of(reach)
-        moved = z_error * (2 * s * far + size_of(p) + s * z_error + p_error) + far * p_error
-        return products + moved + rounding_of_sum(z, residual)
-
     def fill_unknown(self, z: Tensor) -> Tensor:
-        """z with its lost entries replaced by a weighted mean of the kept ones around, 5 along each axis, if any."""
+        """Return z with lost entries replaced by a weighted mean of kept y in a window of 5 per axis, if it has any."""
         return fill_from_neighbours(z, self.y, self.mask)
 
 
 def _check_mask(mask: Tensor, y: Tensor) -> Tensor:
-    """The mask as `(B, 1, *size)` or `(B, C, *size)` in the dtype of y."""
+    """Return the mask as `(B, 1, *size)` or `(B, C, *size)` in the dtype of y."""
     batch, channels, *size = y.shape
     accepted = [(*size,), (batch, 1, *size), (batch, channels, *size)]
     if check_zero_one("mask", mask).shape not in accepted:

@@ -1,14 +1,1 @@
 """Conformance suites to inherit: terms, operators, mirrors, solvers."""
-
-from __future__ import annotations
-
-import importlib
-from types import ModuleType
-
-__all__ = ["mirrors", "operators", "solvers", "terms"]
-
-
-def __getattr__(name: str) -> ModuleType:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""The conformance suite: what every mirror promises, as tests that a test class inherits. Needs pytest."""
+"""The conformance suite of mirrors: tests for a test class to inherit. Needs pytest."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lmd.core.files import read_tensors, write_tensors
 from lmd.errors import DomainError
 from lmd.mirrors.base import DUAL_NORM, Mirror, norm_of
 from lmd.terms.base import inner
-from lmd.testing.cases import at_most, check_derivative, each, each_batch, each_dtype
+from lmd.testing.cases import Conformance, at_most, check_derivative
 
 
-class MirrorConformance:
-    """Inherit this, say how to make the mirror and points of its domain, and run pytest.
+class MirrorConformance(Conformance):
+    """Inherit this class, define `make_mirror` and `points`, and run pytest.
 
         class TestMyMirror(MirrorConformance):
             def make_mirror(self, dtype):
@@ -31,14 +31,13 @@ class MirrorConformance:
             def points(self, batch, dtype, generator):
                 return torch.randn(batch, 3, dtype=dtype, generator=generator)
 
-    `make_mirror` should give the mirror parameters that are not its start (a random matrix rather than the identity),
-    the same ones each time. A mirror with `is_exact` False is held to `to_primal(y, tolerance=...)` instead of to
-    rounding: the dual residual is at most the tolerance and the error at most the residual over `strong_convexity`.
+    `make_mirror` should return a mirror whose parameters differ from the initial ones (a random matrix rather than the
+    identity), the same mirror each time. If `is_exact` is False, `to_primal(y, tolerance=...)` is tested: the dual
+    residual has to be at most the tolerance, and the error at most the residual over `strong_convexity`.
     """
 
-    # Relative and absolute error allowed where two computations of one number are compared.
-    tolerance: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-4, torch.float64: 1e-9}
-    # The `tolerance` asked of `to_primal`, where the mirror is not exact.
+    repetition: ClassVar[dict[torch.dtype, float]] = Conformance.tolerance
+    # The `tolerance` passed to `to_primal` if the mirror is not exact.
     residual_tolerance: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-2, torch.float64: 1e-6}
 
     def make_mirror(self, dtype: torch.dtype) -> Mirror:
@@ -50,10 +49,10 @@ class MirrorConformance:
         raise NotImplementedError("say what points of the domain look like")
 
     def dual_points(self, mirror: Mirror, batch: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-        """Return random dual points that `to_primal` has to answer for.
+        """Return random dual points for which `to_primal` has a solution.
 
-        On the whole space they are midpoints of gradients, which are gradients again: the range is convex. On a
-        domain any dual point has an answer, so there they are gradients plus noise.
+        On the whole space they are midpoints of gradients, which are gradients too because the range is convex. On a
+        domain every dual point has a solution, so they are gradients plus noise.
         """
         dual = mirror.to_dual(self.points(batch, dtype, generator))
         if mirror.domain is None:
@@ -61,39 +60,18 @@ class MirrorConformance:
         return dual.detach() + torch.randn(dual.shape, dtype=dtype, generator=generator)
 
     def outside_points(self, batch: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-        """Return points of which the last lies outside the domain, for a mirror that has one."""
+        """Return points, the last of them outside the domain, if the mirror has a domain."""
         x = self.points(batch, dtype, generator)
         x[-1] += 1e3
         return x
 
     # The potential and its gradient.
 
-    @each_batch
     def test_to_dual_is_the_gradient_of_the_potential(self, batch: int) -> None:
         mirror, x, _, _ = self._start(torch.float64, batch)
         (gradient,) = torch.autograd.grad(mirror.potential(x.requires_grad_()).sum(), x)
         self._close(mirror.to_dual(x), gradient)
 
-    @each_dtype
-    @each_batch
-    def test_potential_is_convex_along_segments(self, dtype: torch.dtype, batch: int) -> None:
-        mirror, x, z, _ = self._start(dtype, batch)
-        t = torch.rand(batch, dtype=dtype, generator=torch.Generator().manual_seed(1))
-        with torch.no_grad():
-            ends = t * mirror.potential(x) + (1 - t) * mirror.potential(z)
-            bow = mirror.strong_convexity / 2 * t * (1 - t) * norm_of(x - z, mirror.norm).square()
-            middle = mirror.potential(torch.lerp(z, x, t.reshape(-1, *(1,) * (x.ndim - 1))))
-            slack = self._slack(mirror, x, z)
-        at_most(middle, ends - bow + slack, "the potential inside a segment")
-
-    @each_dtype
-    @each_batch
-    def test_to_dual_is_monotone(self, dtype: torch.dtype, batch: int) -> None:
-        mirror, x, z, _ = self._start(dtype, batch)
-        self._check_monotone(mirror, x, z)
-
-    @each_dtype
-    @each_batch
     def test_divergence_agrees_with_its_definition(self, dtype: torch.dtype, batch: int) -> None:
         mirror, x, z, _ = self._start(dtype, batch)
         with torch.no_grad():
@@ -101,31 +79,19 @@ class MirrorConformance:
             expected = mirror.potential(x) - mirror.potential(z) - slope
             slack = self._slack(mirror, x, z) + self.tolerance[dtype] * slope.abs()
             divergence, at_itself = mirror.divergence(x, z), mirror.divergence(x, x)
-            least = mirror.strong_convexity / 2 * norm_of(x - z, mirror.norm).square()
+            squares = norm_of(x - z, mirror.norm).square()
+        sigma, smoothness = mirror.strong_convexity, mirror.smoothness
+        assert sigma.shape == () and bool(torch.isfinite(sigma)) and sigma >= 0, f"strong_convexity is {sigma}"
         assert divergence.shape == (batch,)
         at_most((divergence - expected).abs(), slack, "the difference from the definition")
-        at_most(least - slack, divergence, "sigma/2 ||x - z||^2")
+        at_most(sigma / 2 * squares - slack, divergence, "sigma/2 ||x - z||^2")
         at_most(at_itself.abs(), slack, "the divergence of a point from itself")
-
-    def test_strong_convexity_is_one_number_of_0_or_more(self) -> None:
-        sigma = self.make_mirror(torch.float64).strong_convexity
-        assert sigma.shape == () and bool(torch.isfinite(sigma)) and sigma >= 0
-
-    @each_dtype
-    @each_batch
-    def test_smoothness_bounds_the_divergence(self, dtype: torch.dtype, batch: int) -> None:
-        mirror, x, z, _ = self._start(dtype, batch)
-        if mirror.smoothness is None:
-            return  # nothing is promised
-        assert mirror.smoothness.shape == () and mirror.smoothness >= mirror.strong_convexity
-        with torch.no_grad():
-            most = mirror.smoothness / 2 * norm_of(x - z, mirror.norm).square()
-            at_most(mirror.divergence(x, z), most + self._slack(mirror, x, z), "the divergence")
+        if smoothness is not None:
+            assert smoothness.shape == () and smoothness >= sigma
+            at_most(divergence, smoothness / 2 * squares + slack, "the divergence")
 
     # The inverse.
 
-    @each_dtype
-    @each_batch
     def test_to_primal_undoes_to_dual(self, dtype: torch.dtype, batch: int) -> None:
         mirror, x, _, _ = self._start(dtype, batch)
         with torch.no_grad():
@@ -140,10 +106,8 @@ class MirrorConformance:
         promised = norm_of(gap, DUAL_NORM[mirror.norm]) + rounding
         at_most(mirror.strong_convexity * norm_of(again - x, mirror.norm), promised, "sigma times the error")
 
-    @each_dtype
-    @each_batch
     def test_to_primal_solves_its_variational_inequality(self, dtype: torch.dtype, batch: int) -> None:
-        """<y - to_dual(x), z - x> <= 0 for x = to_primal(y) and all z of the domain: on the whole space, equality."""
+        """<y - to_dual(x), z - x> <= 0 for x = to_primal(y) and all z of the domain; equal to 0 on the whole space."""
         mirror, _, z, y = self._start(dtype, batch)
         with torch.no_grad():
             x = self._to_primal(mirror, y)
@@ -156,70 +120,26 @@ class MirrorConformance:
             mirror.domain.check("to_primal(y)", x)
             at_most(inner(gap, z - x), allowed * (1 + norm_of(z - x, "l2")), "<y - to_dual(x), z - x>")
 
-    @each_dtype
-    @each_batch
-    def test_a_step_of_mirror_descent_is_that_of_the_maps(self, dtype: torch.dtype, batch: int) -> None:
+    def test_what_is_made_of_the_maps_agrees_with_them(self, dtype: torch.dtype, batch: int) -> None:
         mirror, x, _, y = self._start(dtype, batch)
         with torch.no_grad():
-            self._close(mirror.descend(x, mirror.to_dual(x) - y), mirror.to_primal(y))
-
-    @each_dtype
-    @each_batch
-    def test_nothing_in_the_range_is_clipped(self, dtype: torch.dtype, batch: int) -> None:
-        mirror, x, _, _ = self._start(dtype, batch)
-        clipped = mirror.clipped(mirror.to_dual(x))
+            dual = mirror.to_dual(x)
+            self._close(mirror.descend(x, dual - y), mirror.to_primal(y))
+            for norm in ("l1", "l2"):
+                self._close(mirror.inconsistency(x, norm), norm_of(mirror.to_primal(dual) - x, norm))
+            clipped = mirror.clipped(dual)
         assert clipped is None or (clipped.shape == (batch,) and int(clipped.abs().sum()) == 0)
 
-    @each_dtype
-    @each_batch
-    def test_inconsistency_measures_the_round_trip(self, dtype: torch.dtype, batch: int) -> None:
-        mirror, x, _, _ = self._start(dtype, batch)
-        error = mirror.to_primal(mirror.to_dual(x)) - x
-        for norm in ("l1", "l2"):
-            self._close(mirror.inconsistency(x, norm), norm_of(error, norm))
+    # Dtypes.
 
-    # Batches, shapes and kinds.
-
-    @each_dtype
-    @each_batch
-    def test_shape_and_dtype_are_kept(self, dtype: torch.dtype, batch: int) -> None:
-        mirror, x, _, _ = self._start(dtype, batch)
-        before = x.clone()
-        y = mirror.to_dual(x)
-        for answer in (y, mirror.to_primal(y)):
-            assert (answer.shape, answer.dtype) == (x.shape, dtype)
-        for numbers in (mirror.potential(x), mirror.divergence(x, x.flip(0))):
-            assert (numbers.shape, numbers.dtype) == ((batch,), dtype)
-        assert torch.equal(x, before), "a map changed its argument in place"
-
-    @each_dtype
-    @each("batch", (7,))
-    def test_an_instance_of_a_batch_is_the_instance_alone(self, dtype: torch.dtype, batch: int) -> None:
-        mirror, x, z, y = self._start(dtype, batch)
+    def test_a_nan_does_not_keep_others_from_being_refined(self, dtype: torch.dtype) -> None:
+        mirror, _, _, y = self._start(dtype)
+        y[0] = torch.nan
         with torch.no_grad():
-            together = [*self._maps(mirror, x, y), mirror.divergence(x, z)]
-            for i in range(batch):
-                one = slice(i, i + 1)
-                alone = [*self._maps(mirror, x[one], y[one]), mirror.divergence(x[one], z[one])]
-                for answer, expected in zip(alone, together, strict=True):
-                    self._close(answer, expected[one])
+            residual = norm_of(mirror.to_dual(self._to_primal(mirror, y)[1:]) - y[1:], "l2")
+        if not mirror.is_exact:
+            at_most(residual, self.residual_tolerance[dtype] + self.tolerance[dtype], "the dual residual")
 
-    @each_dtype
-    @each("batch", (7,))
-    def test_a_nan_stays_in_its_instance(self, dtype: torch.dtype, batch: int) -> None:
-        mirror, x, _, y = self._start(dtype, batch)
-        bad_x, bad_y = x.clone(), y.clone()
-        bad_x[0], bad_y[0] = torch.nan, torch.nan
-        with torch.no_grad():
-            for bad, good in zip(self._maps(mirror, bad_x, bad_y), self._maps(mirror, x, y), strict=True):
-                self._close(bad[1:], good[1:])
-            assert not torch.isfinite(mirror.to_dual(bad_x)[0]).all(), "a NaN was hidden"
-            if not mirror.is_exact:
-                refined = self._to_primal(mirror, bad_y)[1:]
-                residual = norm_of(mirror.to_dual(refined) - y[1:], "l2")
-                at_most(residual, self.residual_tolerance[dtype] + self.tolerance[dtype], "the dual residual")
-
-    @each_batch
     def test_float32_agrees_with_float64(self, batch: int) -> None:
         mirror, x, _, y = self._start(torch.float64, batch)
         single = copy.deepcopy(mirror).to(torch.float32)
@@ -231,7 +151,6 @@ class MirrorConformance:
 
     # Derivatives of the maps, for training.
 
-    @each_batch
     def test_derivatives_in_the_points(self, batch: int) -> None:
         mirror, x, z, y = self._start(torch.float64, batch)
         towards = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(1))
@@ -239,7 +158,6 @@ class MirrorConformance:
         check_derivative(lambda t: mirror.to_dual(x + t * (z - x)))
         check_derivative(lambda t: mirror.to_primal(y + t * towards))
 
-    @each_batch
     def test_derivatives_in_the_parameters(self, batch: int) -> None:
         mirror, x, _, y = self._start(torch.float64, batch)
         parameters = {name: p for name, p in mirror.named_parameters() if p.requires_grad}
@@ -262,7 +180,6 @@ class MirrorConformance:
 
         assert_close(slope, (loss_at(1e-6) - loss_at(-1e-6)) / 2e-6, rtol=1e-4, atol=1e-6)
 
-    @each_dtype
     def test_maps_work_without_gradients(self, dtype: torch.dtype) -> None:
         mirror, x, _, y = self._start(dtype)
         with torch.no_grad():
@@ -271,7 +188,6 @@ class MirrorConformance:
         for answer, recorded in zip(quiet, self._maps(mirror, x, y), strict=True):
             self._close(answer, recorded)
 
-    @each_dtype
     def test_constraints_leave_a_valid_mirror_alone_and_mend_a_wild_one(self, dtype: torch.dtype) -> None:
         mirror, x, _, _ = self._start(dtype)
         before = mirror.to_dual(x)
@@ -282,11 +198,20 @@ class MirrorConformance:
             for parameter in mirror.parameters():
                 parameter.add_(torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator), alpha=2)
         _constrain(mirror)
-        self._check_monotone(mirror, *(self.points(7, dtype, generator) for _ in range(2)))
+        x, z = (self.points(7, dtype, generator) for _ in range(2))
+        with torch.no_grad():
+            dual_x, dual_z = mirror.to_dual(x), mirror.to_dual(z)
+        sigma = mirror.strong_convexity
+        assert sigma >= 0, f"strong_convexity is {sigma:g}"
+        slack = 1 + norm_of(x - z, "l2") * (norm_of(dual_x, "l2") + norm_of(dual_z, "l2"))
+        at_most(
+            sigma * norm_of(x - z, mirror.norm).square() - self.tolerance[dtype] * slack,
+            inner(dual_x - dual_z, x - z),
+            "sigma ||x - z||^2",
+        )
 
     # Saving.
 
-    @each_dtype
     def test_saved_and_loaded_maps_are_the_same(self, dtype: torch.dtype) -> None:
         mirror, x, _, y = self._start(dtype)
         loaded = from_config(json.loads(json.dumps(to_config(mirror))))
@@ -302,8 +227,6 @@ class MirrorConformance:
 
     # Edges of the domain.
 
-    @each_dtype
-    @each_batch
     def test_a_point_outside_the_domain_is_refused(self, dtype: torch.dtype, batch: int) -> None:
         mirror = self.make_mirror(dtype)
         if mirror.domain is None:
@@ -313,16 +236,14 @@ class MirrorConformance:
         with pytest.raises(DomainError, match=r"\Ax: got [^\n]+, expected [^\n]+\Z"):
             mirror.to_dual(outside)
         if batch > 1:
-            outside[0] = torch.nan  # a NaN beside it must not hide it
+            outside[0] = torch.nan  # a NaN in another instance must not hide it
             with pytest.raises(DomainError):
                 mirror.to_dual(outside)
 
-    @each_dtype
-    @each_batch
     def test_the_boundary_belongs_to_the_domain(self, dtype: torch.dtype, batch: int) -> None:
         mirror, x, _, _ = self._start(dtype, batch)
         if mirror.domain is None:
-            return  # nor a boundary
+            return  # the whole space has no boundary
         far = 1e2 * torch.randn(x.shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
         edge = mirror.domain.nearest(x + far)
         assert bool(torch.isfinite(mirror.potential(edge)).all())
@@ -331,11 +252,20 @@ class MirrorConformance:
 
     # What the tests above share.
 
-    def _start(self, dtype: torch.dtype, batch: int = 2) -> tuple[Mirror, Tensor, Tensor, Tensor]:
+    def _start(self, dtype: torch.dtype, batch: int = 3) -> tuple[Mirror, Tensor, Tensor, Tensor]:
         """Return the mirror, points x and z, and dual points y."""
         mirror, generator = self.make_mirror(dtype), torch.Generator().manual_seed(20)
         x, z = (self.points(batch, dtype, generator) for _ in range(2))
         return mirror, x, z, self.dual_points(mirror, batch, dtype, generator)
+
+    def _answers(self, part: Mirror, *arrays: Tensor) -> dict[str, Tensor]:
+        x, z, y = arrays
+        with torch.no_grad():
+            answers = dict(zip(("potential", "dual", "primal"), self._maps(part, x, y), strict=True))
+            return answers | {"divergence": part.divergence(x, z)}
+
+    def _shown(self, part: Mirror) -> set[str]:
+        return {"dual"}
 
     def _maps(self, mirror: Mirror, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return mirror.potential(x), mirror.to_dual(x), mirror.to_primal(y)
@@ -343,20 +273,8 @@ class MirrorConformance:
     def _to_primal(self, mirror: Mirror, y: Tensor) -> Tensor:
         return mirror.to_primal(y, tolerance=None if mirror.is_exact else self.residual_tolerance[y.dtype])
 
-    def _close(self, actual: Tensor, expected: Tensor) -> None:
-        allowed = self.tolerance[actual.dtype]
-        assert_close(actual, expected, rtol=allowed, atol=allowed)
-
     def _slack(self, mirror: Mirror, x: Tensor, z: Tensor) -> Tensor:
         return self.tolerance[x.dtype] * (1 + mirror.potential(x).abs() + mirror.potential(z).abs())
-
-    def _check_monotone(self, mirror: Mirror, x: Tensor, z: Tensor) -> None:
-        with torch.no_grad():
-            dual_x, dual_z = mirror.to_dual(x), mirror.to_dual(z)
-        assert mirror.strong_convexity >= 0, f"strong_convexity is {mirror.strong_convexity:g}"
-        least = mirror.strong_convexity * norm_of(x - z, mirror.norm).square()
-        slack = 1 + norm_of(x - z, "l2") * (norm_of(dual_x, "l2") + norm_of(dual_z, "l2"))
-        at_most(least - self.tolerance[x.dtype] * slack, inner(dual_x - dual_z, x - z), "sigma ||x - z||^2")
 
     def _training_loss(self, mirror: Mirror, x: Tensor, y: Tensor) -> Tensor:
         """Return a number that depends on all three maps."""

@@ -1,12 +1,18 @@
-"""Instances of a class with their optima: drawn, checked, and stacked into batches."""
+"""Instances of a class with their optima: how they are drawn, checked and stacked into batches.
+
+Also measures solvers on them: the relative gaps after each iteration, and the time of the iterations.
+"""
 
 from __future__ import annotations
 
 import copy
-import importlib
-import os
-import sys
-from collections.abc import Sequence
+import itertools
+import math
+import operator
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,27 +22,33 @@ from torch import Tensor
 
 from lmd.core.batching import Part
 from lmd.errors import InputError
-from lmd.guarantees.approximate import ACCURACY, approximate_optima, is_unbounded, relative_distance
+from lmd.guarantees.minima import ACCURACY, approximate_optima, is_unbounded, relative_distance, relative_gaps
 from lmd.problems.base import Family, Problem, as_problem, check_values, offers
+from lmd.solvers import Solver
+from lmd.solvers.result import divergence_ceiling
 
-MAX_SOLVED_DISTANCE = 100 * ACCURACY  # what is left of the accuracy of optima where they are stored in float32
+MAX_SOLVED_DISTANCE = 100 * ACCURACY  # `ACCURACY` is partly lost if optima are stored in float32
 ZERO_MINIMUM, MAX_ZERO_SHARE = 1e-7, 0.05
-"""A minimum counts as 0 below this share of how far values fall to it; a family with more of them is refused."""
+"""A minimum counts as 0 below the first share of f(x0) - f*. A family with a larger share of such minima is refused."""
+
+QUANTILE = 0.95  # the share of the instances that has to reach a target
+MAX_GAP = 1e12  # solvers do not recover from a larger relative gap
+MAX_TIMED = 2000.0  # milliseconds after which solves are not timed again
 
 
 @dataclass(frozen=True)
 class Instances:
-    """Problems with their starts and optima."""
+    """A batch of problems with their starting points and optima."""
 
     problem: Any
     x0: Tensor
     optima: Tensor
     minima: Tensor  # f(x*) `(B,)`
-    duals: Tensor | None  # optimal dual points, where there are any
+    duals: Tensor | None  # optimal dual points, if there are any
 
     @classmethod
     def solve(cls, problem: Any, x0: Tensor) -> Instances:
-        """Return instances with optima by classical methods."""
+        """Return instances whose optima are computed by classical methods."""
         with torch.no_grad():
             optima, duals = approximate_optima(problem, x0)
             optima, duals = optima.to(x0), None if duals is None else duals.to(x0)
@@ -45,28 +57,24 @@ class Instances:
 
     @torch.no_grad()
     def is_solved(self) -> Tensor:
-        """Return which of the optima are good to `ACCURACY`, by their gaps or gradients `(B,)`."""
+        """Return whether each optimum is accurate to `MAX_SOLVED_DISTANCE`, by its gap or gradient `(B,)`."""
         if offers(self.problem, ("minimiser",)):
             return torch.ones_like(self.minima, dtype=torch.bool)
         return relative_distance(self.problem, self.optima, self.duals) <= MAX_SOLVED_DISTANCE
 
     def errors(self, x: Tensor) -> Tensor:
-        """Return (f(x) - f*) / |f*| `(B,)`, plus how far x is outside constraints relative to its size."""
-        values, violation = self.problem.relaxed_value(x)
-        size = torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=torch.finfo(x.dtype).tiny)
-        rise = (values - self.minima).abs() if bool((violation > 0).any()) else (values - self.minima).clamp(min=0)
-        found = rise / self.minima.abs().clamp(min=torch.finfo(x.dtype).tiny) + violation / size
-        return torch.where(found.isnan(), torch.inf, found)
+        """Return (f(x) - f*) / |f*| `(B,)`, plus the violation of constraints relative to the size of x."""
+        return relative_gaps(self.problem, x, self.minima, self.minima)
 
     def select(self, index: slice | Tensor) -> Instances:
-        """Return some of the instances."""
+        """Return the instances with this index."""
         duals = None if self.duals is None else self.duals[index]
         problem = self.problem.select(index)
         return Instances(problem, self.x0[index], self.optima[index], self.minima[index], duals)
 
 
 def check_minima(instances: Sequence[Instances]) -> None:
-    """Raise for values that fall without bound, and for minima of 0, to which no gap is relative."""
+    """Raise an InputError if values fall without bound, or if minima are 0, so that no relative gap is defined."""
     small = []
     for each in instances:
         if not bool(torch.isfinite(each.minima).all()) or is_unbounded(each.optima, each.x0):
@@ -80,7 +88,7 @@ def check_minima(instances: Sequence[Instances]) -> None:
 
 
 class ResampledFamily(Family):
-    """Samples of given instances, with their optima as `reference`; a tenth of them is held out."""
+    """A family that samples from given instances, with their optima as `reference`; a tenth of them is held out."""
 
     def __init__(self, instances: Instances, name: str) -> None:
         self.instances, self.name = instances, name
@@ -102,13 +110,9 @@ class ResampledFamily(Family):
 def draw(
     family: Family, count: int, seed: int, *, held_out: bool = False, like: Tensor | None = None
 ) -> tuple[Problem, Tensor]:
-    """Draw `count` instances of a family and their starts by the seed; of the shape and dtype of `like`."""
+    """Return `count` instances of a family and their starts, drawn with this seed; check them against `like`."""
     sample = (family.held_out if held_out else family.sample)(count, torch.Generator().manual_seed(seed))
-    if not (isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], Tensor)):
-        raise InputError("family", f"a sample that is a {type(sample).__name__}", "(problem, x0), x0 a tensor")
-    problem, x0 = as_problem(sample[0]), sample[1]
-    if x0.ndim < 2 or len(x0) != count:
-        raise InputError("family", f"a sample with x0 of shape {tuple(x0.shape)}", f"x0 ({count}, ...), as asked for")
+    problem, x0 = check_sample(sample, count)
     if not x0.dtype.is_floating_point or not bool(torch.isfinite(x0).all()):
         raise InputError("family", f"a sample with x0 of {x0.dtype}, or not finite", "floating-point numbers, finite")
     if like is not None and (x0.shape[1:], x0.dtype) != (like.shape[1:], like.dtype):
@@ -117,16 +121,26 @@ def draw(
     return problem, x0
 
 
-def draw_separately(family: Family, seeds: Sequence[int], like: Tensor) -> list[tuple[Problem, Tensor]]:
-    """Draw held-out instances one by one, each with its own seed, in as few batches as they stack into.
+def check_sample(sample: Any, count: int) -> tuple[Problem, Tensor]:
+    """Return the sample of a family; raise an InputError unless it is `count` instances and their starts."""
+    if not (isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[1], Tensor)):
+        raise InputError("family", f"a sample that is a {type(sample).__name__}", "(problem, x0), x0 a tensor")
+    problem, x0 = as_problem(sample[0]), sample[1]
+    if x0.ndim < 2 or len(x0) != count:
+        raise InputError("family", f"a sample with x0 of shape {tuple(x0.shape)}", f"x0 ({count}, ...), as asked for")
+    return problem, x0
 
-    Drawn together, instances may share data, such as one random matrix for all of a batch: they are not independent.
+
+def draw_separately(family: Family, seeds: Sequence[int], like: Tensor) -> list[tuple[Problem, Tensor]]:
+    """Draw held-out instances one by one, each with its own seed, and stack them into as few batches as possible.
+
+    Instances of one draw may share data, such as one random matrix per batch. Then they would not be independent.
     """
     return stack_instances([draw(family, 1, seed, held_out=True, like=like) for seed in seeds])
 
 
 def check_family(family: Family, seed: int) -> Tensor:
-    """Raise for what would make learning pointless or wrong; return starts `(4, ...)` of the family."""
+    """Return four starts `(4, ...)` of a family; raise an InputError if learning on it would be pointless or wrong."""
     if not isinstance(family, Family):
         raise InputError("family", type(family).__name__, "an lmd.problems.Family")
     problem, x0 = draw(family, 4, seed)
@@ -140,7 +154,9 @@ def check_family(family: Family, seed: int) -> Tensor:
         if torch.equal(values, moved):
             accepted = "one that takes its randomness from the generator it is given"
             raise InputError("family", "the same sample for two seeds", accepted)
-        _check_apart(problem, points, values)
+        if not _is_separate(problem, points, values):
+            accepted = "`batched` to name every tensor with an entry for each instance, and values of each by itself"
+            raise InputError("family", "an instance that alone has another value than among others", accepted)
         _check_convex(problem, x0, seed)
     return x0
 
@@ -153,29 +169,25 @@ def _finite_values(problem: Problem, points: Tensor) -> Tensor:
     return values
 
 
-def _check_apart(problem: Problem, points: Tensor, values: Tensor) -> None:
-    """Raise unless an instance alone has the value that it has in a batch."""
+def _is_separate(problem: Problem, points: Tensor, values: Tensor) -> bool:
+    """Return whether an instance has the same value alone and in a batch."""
     try:
         alone = problem.select(slice(1, 2)).relaxed_value(points[1:2])[0]
-        apart = alone.shape == (1,) and torch.allclose(alone, values[1:2], rtol=1e-4, atol=1e-6)
+        return alone.shape == (1,) and torch.allclose(alone, values[1:2], rtol=1e-4, atol=1e-6)
     except (RuntimeError, IndexError):
-        apart = False
-    if not apart:
-        accepted = "`batched` to name every tensor with an entry for each instance, and values of each by itself"
-        raise InputError("family", "an instance that alone has another value than among others", accepted)
+        return False
 
 
 def _points(problem: Problem, x0: Tensor, seed: int) -> Tensor:
-    """Draw points around the starts, with another seed than that of the instances."""
-    noise = torch.randn(
-        x0.shape, generator=torch.Generator().manual_seed(seed + 1_000_003), dtype=x0.dtype, device="cpu"
-    )
+    """Return random points around the starts; their seed differs from the seed of the instances."""
+    generator = torch.Generator().manual_seed(seed + 1_000_003)
+    noise = torch.randn(x0.shape, generator=generator, dtype=x0.dtype, device="cpu")
     x = x0 + noise * (1 + x0.abs().mean())
     return x if problem.domain is None else problem.domain.nearest(x)
 
 
 def _check_convex(problem: Problem, x0: Tensor, seed: int) -> None:
-    """Raise unless values along random segments are at most those of the chords, up to rounding."""
+    """Raise an InputError if the value at the middle of a random segment is above the chord, beyond rounding."""
     for trial in range(8):
         one, two = (_points(problem, x0, seed + 2 * trial + end) for end in (0, 1))
         if trial % 2:
@@ -187,35 +199,14 @@ def _check_convex(problem: Problem, x0: Tensor, seed: int) -> None:
             raise InputError("family", "problems that are not convex", accepted)
 
 
-def family_named(name: str) -> Family:
-    """Import a family, or make one of a class without arguments, by its name.
-
-    Args:
-        name: "module:Family", of a module that can be imported from the working directory.
-    """
-    module, _, attribute = name.partition(":")
-    accepted = "module:Family, such as my_module:MyFamily, to be imported from here"
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), attribute) if module and attribute else None
-    except (ImportError, AttributeError) as error:
-        raise InputError("family", f"{name!r} ({error})", accepted) from None
-    finally:
-        sys.path.pop(0)
-    family = found() if isinstance(found, type) and issubclass(found, Family) else found
-    if not isinstance(family, Family):
-        raise InputError("family", repr(name), accepted)
-    return family
-
-
 class _DifferError(Exception):
-    """Two instances have different data that no entry of a batch holds."""
+    """Raised if instances differ in data that all instances of a batch share."""
 
 
 def stack_instances(instances: Sequence[tuple[Problem, Tensor]]) -> list[tuple[Problem, Tensor]]:
-    """Stack instances, each a batch of one with its start, into as few batches as possible: the inverse of `select`.
+    """Stack instances, each a batch of one with its start, into as few batches as possible. The inverse is `select`.
 
-    Instances share a batch where they agree in everything that `select` does not change, such as a matrix of the class.
+    Instances share a batch if everything that `select` does not change, such as a matrix of the class, is equal.
 
     >>> from lmd.problems import LeastSquares
     >>> drawn = [(LeastSquares(W * torch.eye(2), torch.ones(1, 2)), torch.zeros(1, 2)) for W in (1, 2, 1)]
@@ -223,82 +214,143 @@ def stack_instances(instances: Sequence[tuple[Problem, Tensor]]) -> list[tuple[P
     [2, 1]
     """
     groups: list[list[tuple[Problem, Tensor]]] = []
-    for problem, x0 in instances:
+    for single in instances:
         for group in groups:
-            if _is_stackable([group[0][0], problem], x0.dtype):
-                group.append((problem, x0))
+            with suppress(_DifferError):
+                _stack([group[0], single])
+                group.append(single)
                 break
         else:
-            groups.append([(problem, x0)])
-    return [_stack_group(group) for group in groups]
+            groups.append([single])
+    return [group[0] if len(group) == 1 else _stack(group) for group in groups]
 
 
-def _stack_group(group: list[tuple[Problem, Tensor]]) -> tuple[Problem, Tensor]:
+def _stack(group: list[tuple[Problem, Tensor]]) -> tuple[Problem, Tensor]:
+    """Return one batch of all instances. It joins the data that `select` repeats for each copy, and shares the rest."""
     problems, x0 = [problem for problem, _ in group], torch.cat([x0 for _, x0 in group])
-    return (_stack(problems, x0.dtype) if len(group) > 1 else problems[0]), x0
+    copies = problems[0].select(torch.zeros(len(group), dtype=torch.int64, device="cpu"))
+    return _join(copies, problems, x0.dtype), x0
 
 
-def _is_stackable(problems: list[Problem], dtype: torch.dtype) -> bool:
-    try:
-        _stack(problems, dtype)
-    except _DifferError:
-        return False
-    return True
-
-
-def _stack(problems: list[Problem], dtype: torch.dtype) -> Problem:
-    """Return one problem of all instances: what `select` repeats for copies of the first is joined, the rest shared."""
-    copies: Problem = problems[0].select(torch.zeros(len(problems), dtype=torch.int64, device="cpu"))
-    joined: Problem = _join(copies, problems, dtype)
-    return joined
-
-
-def _join(copies: Any, singles: Sequence[Any], dtype: torch.dtype) -> Any:
-    first = singles[0]
-    if any(type(single) is not type(first) for single in singles):
+def _join(copies: Any, singles: Sequence[Any], dtype: torch.dtype, is_batched: bool = False) -> Any:
+    """Join a part, tuple, tensor or value of all instances; `batched` numbers that differ become a tensor."""
+    first, kind = singles[0], type(singles[0])
+    if any(type(each) is not kind for each in singles):
         raise _DifferError
-    if isinstance(first, Tensor):
-        if copies.shape == first.shape:
-            return _shared(first, all(each is first or torch.equal(each, first) for each in singles))
+    if isinstance(first, Part):
+        joined, batched = copy.copy(copies), getattr(copies, "batched", ())
+        named, *others = (_attributes(each) for each in (copies, *singles))
+        if any(other.keys() != named.keys() for other in others):
+            raise _DifferError
+        joined.__dict__ = {
+            name: _join(value, [other[name] for other in others], dtype, name in batched)
+            for name, value in named.items()
+        }
+        return joined
+    if isinstance(first, (tuple, list)):
+        if any(len(each) != len(first) for each in singles):
+            raise _DifferError
+        return kind(_join(*pair, dtype) for pair in zip(copies, zip(*singles, strict=True), strict=True))
+    if isinstance(first, Tensor) and copies.shape != first.shape:
         if any(each.shape != first.shape or each.dtype != first.dtype for each in singles):
             raise _DifferError
         return torch.cat(list(singles))
-    if isinstance(first, Part):
-        return _join_attributes(copies, singles, dtype)
-    if isinstance(first, (tuple, list)):
-        if any(len(single) != len(first) for single in singles):
-            raise _DifferError
-        return type(first)(_join(*pair, dtype) for pair in zip(copies, zip(*singles, strict=True), strict=True))
-    return _shared(first, all(each is first or bool(each == first) for each in singles))
+    is_equal = torch.equal if isinstance(first, Tensor) else operator.eq
+    if all(each is first or is_equal(each, first) for each in singles):
+        return first
+    if is_batched and kind is float:
+        return torch.tensor(singles, dtype=dtype, device="cpu")
+    raise _DifferError
 
 
-def _join_attributes(copies: Part, singles: Sequence[Part], dtype: torch.dtype) -> Part:
-    """Return a part with the attributes of all, without cached properties."""
-    names = [{name for name in vars(each) if not _is_cached(each, name)} for each in (*singles, copies)]
-    if any(each != names[0] for each in names):
-        raise _DifferError
-    joined = copy.copy(copies)
-    for name in set(vars(copies)) - names[0]:
-        del vars(joined)[name]
-    for name in names[0]:
-        values = [getattr(each, name) for each in singles]
-        if name in getattr(joined, "batched", ()) and all(type(value) is float for value in values):
-            setattr(joined, name, _join_numbers(values, dtype))
-        else:
-            setattr(joined, name, _join(getattr(copies, name), values, dtype))
-    return joined
+def _attributes(part: Part) -> dict[str, Any]:
+    """Return the attributes of a part by name, without cached properties."""
+    kind = type(part)
+    return {
+        name: value for name, value in vars(part).items() if not isinstance(getattr(kind, name, None), cached_property)
+    }
 
 
-def _join_numbers(values: Sequence[float], dtype: torch.dtype) -> float | Tensor:
-    """Return one number where all are equal, or one for each instance `(B,)`."""
-    return values[0] if len(set(values)) == 1 else torch.tensor(values, dtype=dtype, device="cpu")
+def clock() -> float:
+    """Return the time in seconds; on one thread it is CPU time, which other programs do not disturb."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
-def _is_cached(part: Part, name: str) -> bool:
-    return isinstance(getattr(type(part), name, None), cached_property)
+def seconds(run: Callable[[int], object], counts: Iterable[int]) -> list[float]:
+    """Return the seconds of each call `run(count)`, for one count after the other."""
+    moments = [clock()]
+    for count in counts:
+        run(count)
+        moments.append(clock())
+    return [after - before for before, after in itertools.pairwise(moments)]
 
 
-def _shared(value: Any, is_same: bool) -> Any:
-    if not is_same:
-        raise _DifferError
-    return value
+@torch.no_grad()
+def curve(solver: Solver[Any], instances: Sequence[Instances], most: int, least: float) -> list[float]:
+    """Return the 95% quantiles of the relative gaps after 0, 1, ... iterations, until `least` or `most` iterations.
+
+    Quantiles are over the instances of all batches. Gaps of instances that `run` would stop as diverged are infinite.
+    """
+    states = [solver.init(each.problem, each.x0) for each in instances]
+    ceilings, found = torch.cat([_ceiling(each) for each in instances]), list[float]()
+    failed = torch.zeros_like(ceilings, dtype=torch.bool)
+    while True:
+        errors = torch.cat([each.errors(state.x) for each, state in zip(instances, states, strict=True)])
+        failed |= errors > ceilings
+        found.append(quantile(torch.where(failed, torch.inf, errors)))
+        if not least < found[-1] <= MAX_GAP or len(found) > most:
+            return found
+        states = [solver.step(each.problem, state) for each, state in zip(instances, states, strict=True)]
+
+
+def _ceiling(instances: Instances) -> Tensor:
+    """Return the relative gaps `(B,)` above which `run` stops an instance as diverged."""
+    values, _ = instances.problem.relaxed_value(instances.x0)
+    size = instances.minima.abs().clamp(min=torch.finfo(values.dtype).tiny)
+    return (divergence_ceiling(values) - instances.minima) / size
+
+
+def reached(quantiles: list[float], target: float) -> int | None:
+    """Return the first iteration with a quantile of at most the target; None if there is none."""
+    return next((k for k, quantile in enumerate(quantiles) if quantile <= target), None)
+
+
+def milliseconds(
+    solver: Solver[Any], instances: Sequence[Instances], iterations: int, repeats: int = 7, most: float = MAX_TIMED
+) -> float:
+    """Return the median milliseconds of a solve without history; no repeat begins after `most` milliseconds."""
+    return statistics.median(_times(solver, instances, iterations, repeats, most))
+
+
+@torch.no_grad()
+def _times(
+    solver: Solver[Any], instances: Sequence[Instances], iterations: int, repeats: int, most: float
+) -> list[float]:
+    """Return the milliseconds of up to `repeats` solves. The first solve counts only if there is no other one."""
+    times = []
+    for _ in range(repeats + 1):
+        begun = clock()
+        for each in instances:
+            state = solver.init(each.problem, each.x0)
+            if iterations:
+                solver.advance(each.problem, state, iterations)
+        times.append(1e3 * (clock() - begun))
+        if sum(times) > most:
+            break
+    return times[1:] or times
+
+
+def speed(
+    solver: Solver[Any], instances: Sequence[Instances], iterations: int, most: float = MAX_TIMED
+) -> dict[str, float]:
+    """Return `start` and `each`. A solve with k iterations takes about start + each k milliseconds.
+
+    They follow from the fastest solves with 0 and with `iterations` iterations.
+    """
+    start, whole = (min(_times(solver, instances, count, 15, most)) for count in (0, iterations))
+    return {"start": start, "each": max((whole - start) / iterations, 1e-6)}
+
+
+def quantile(errors: Tensor) -> float:
+    """Return the smallest number that at least 95% of the errors do not exceed."""
+    return float(errors.double().kthvalue(math.ceil(QUANTILE * errors.numel())).values)

@@ -1,4 +1,4 @@
-"""The fastest solver for a class of your own, from one call: propose, train, tune the classical methods, compare."""
+"""`learn` finds the fastest solver for a class: it proposes and trains solvers, tunes classical methods, compares."""
 
 from __future__ import annotations
 
@@ -21,10 +21,22 @@ from lmd.guarantees.safeguard import guard
 from lmd.problems.base import Family
 from lmd.solvers import Solver, save
 from lmd.solvers.wrappers import WithInitialiser
-from lmd.training.card import peers
-from lmd.training.instances import Instances, ResampledFamily, check_family, check_minima, draw, draw_separately
-from lmd.training.journal import Journal
-from lmd.training.measure import Speed, clock, curve, milliseconds, quantile, reached, speed
+from lmd.training.folder import open_journal, write_journal
+from lmd.training.instances import (
+    Instances,
+    ResampledFamily,
+    check_family,
+    check_minima,
+    clock,
+    curve,
+    draw,
+    draw_separately,
+    milliseconds,
+    quantile,
+    reached,
+    seconds,
+    speed,
+)
 from lmd.training.proposals import (
     MAX_ITERATIONS,
     ClassInfo,
@@ -36,25 +48,28 @@ from lmd.training.proposals import (
 from lmd.training.settings import training_seed
 from lmd.training.tuning import N_TIMED_UPDATES, Trainer, climb, fit_initialisers_
 
-N_TRAINING, N_VALIDATION, N_TEST = 300, 100, 100  # instances to train on, to choose by, and to test what was chosen
-N_PROMISE, N_PROMISE_HARD = 300, 60
-"""Instances that a promise is made from, which nothing else sees; fewer where they do not stack or are not solved."""
+N_TRAINING, N_VALIDATION, N_TEST = 300, 100, 100  # instances for training, choosing a solver, testing it
+N_PROMISE = 300  # instances for the promise, which are used for nothing else
+DIVISOR = 5  # if instances take long to solve, their numbers are divided by this
 
-MAX_BATCHES = 8  # batches of validation and test instances
+MAX_BATCHES = 8  # maximum number of batches of validation instances, and of test instances
 SEEDS_PER_USE = 1_000_000
-TRAINING, VALIDATION, TEST, PROMISE = range(4)  # the uses of instances; no two share a seed
-MAX_TRAINING_FACTOR = 16  # where instances are solved quickly, up to so many times as many are drawn for training
+TRAINING, VALIDATION, TEST, PROMISE = range(4)  # the uses of instances; different uses have different seeds
+MAX_TRAINING_FACTOR = 16  # if solving is quick, up to this many times as many are drawn
 TRAINING_SHARE, INITIALISER_SHARE, TUNING_SHARE = 0.85, 0.25, 0.1
-"""Shares of the time: for training, that of it for initialisers, and for tuning."""
+SOLVING_SHARE, TIMING_SHARE = 0.1, 1e-3
+"""Shares of the time: for all training, for training initialisers (part of the first share), for tuning, for solving
+the validation instances, and for timing one method once."""
 
 N_RUNGS = 3  # rounds of successive halving
-MIN_UPDATES, MAX_UPDATES, MAX_INITIALISER_UPDATES = 10, 3000, 36_000  # updates of one rung, and of initialisers
-TRIAL_FACTOR = 2.0  # iterations of a trial of random search, in those before the last phase
-N_TUNING = 25  # validation instances on which settings of classical methods are compared
-MAX_SLOWDOWN = 4.0  # a classical method that takes so many times as long as another is stopped
-MAX_EXTENSION = 10  # where nothing reaches the target, methods get up to so many times as many iterations
+MIN_UPDATES, MAX_UPDATES, MAX_INITIALISER_UPDATES = 10, 3000, 36_000  # updates in one rung, and for initialisers
+TRIAL_FACTOR = 2.0  # iterations of a trial of random search, divided by the iterations before the last phase
+N_TUNING = 25  # validation instances for comparing settings of classical methods
+MAX_SLOWDOWN = 4.0  # a classical method is stopped if it takes this many times as long as another one
+MAX_EXTENSION = 10  # if no method reaches the target, all get up to this many times the iterations
+Say = Callable[[str], object]
 Rank = tuple[float, float]
-"""Mean milliseconds, infinite where the target is not reached, and the least gap: smaller is better."""
+"""Mean milliseconds (infinite if the target is not reached) and the smallest gap. A smaller rank is better."""
 
 
 def learn(
@@ -65,7 +80,7 @@ def learn(
     *,
     seed: int = 0,
     resume: bool = False,
-    progress: Callable[[str], object] | None = None,
+    progress: Say | None = None,
 ) -> Solver[Any]:
     """Return the fastest solver that can be found for a family in this many minutes, with its `card`.
 
@@ -93,57 +108,58 @@ def learn(
     Args:
         family: The distribution of problems and starting points.
         minutes: The time to spend.
-        out: A folder for the run; None writes nothing.
+        out: The folder of the run; if None, nothing is written.
         target: The relative gap to reach.
         seed: The seed of instances and solvers.
         resume: Whether to continue the run in `out`.
         progress: A function that is called with a line of text after each step.
     """
     check_positive("minutes", minutes), check_positive("target", target), check_count("seed", seed, least=0)
-    begun, say = clock(), progress or (lambda line: None)
+    begun = clock()
     like = check_family(family, seed)
     settings = {"family": family.name, "minutes": minutes, "target": target, "seed": seed}
-    journal = Journal(out, settings, resume)
-    try:
-        return _Learning(family, minutes, target, seed, journal, say, begun, like).run()
-    finally:
-        journal.close()
+    folder = None if out is None else Path(out)
+    with open_journal(folder, settings, resume) as before:
+        learning = _Learning(family, like, settings, folder, progress or (lambda line: None))
+        learning.prepare(begun, before)
+        return learning.run()
 
 
 class _Learning:
-    """The state of `learn` and its stages.
+    """The state of `learn`, with a method for each stage.
 
-    Everything that depends on the clock is in one answer of the journal, written before anything is decided: the rest
-    is computed from it and the seed, and is the same after any interruption.
+    Everything that depends on the clock is in `measured`, which is written to the journal before any decision. The rest
+    follows from `measured` and the seed, so an interrupted run ends with the same solver.
     """
 
-    def __init__(
-        self,
-        family: Family,
-        minutes: float,
-        target: float,
-        seed: int,
-        journal: Journal,
-        say: Callable[[str], object],
-        begun: float,
-        like: Tensor,
-    ) -> None:
-        self.family, self.minutes, self.target, self.seed = family, minutes, target, seed
-        self.accuracies = (10 * target, target, target / 10)
-        self.journal, self.say, self.like = journal, say, like
-        self.say("drawing instances and solving them to compare with")
+    def __init__(self, family: Family, like: Tensor, settings: dict[str, Any], folder: Path | None, say: Say) -> None:
+        self.family, self.like, self.settings, self.folder, self.say = family, like, settings, folder, say
+        self.minutes, self.target, self.seed = settings["minutes"], settings["target"], settings["seed"]
+        self.accuracies = (10 * self.target, self.target, self.target / 10)
         self.max_iterations, self.notes = MAX_ITERATIONS, list[str]()
+        self.most_timed = TIMING_SHARE * 6e4 * self.minutes
+
+    def prepare(self, begun: float, before: dict[str, Any] | None) -> None:
+        """Draw and solve instances, propose solvers, and measure speeds that are not in `before`, the old journal."""
+        self.say("drawing instances and solving them to compare with")
+        self.divisor = before["divisor"] if before else self._choose_divisor()
         self.validation = self._draw_evaluation(N_VALIDATION, VALIDATION)
         check_minima(self.validation)
-        few, before = self._draw_training(N_TRAINING), journal.answers.get("measured")
+        few = self._draw_training(N_TRAINING // self.divisor)
         count = before["training"] if before else self._affordable_instances(clock() - begun)
-        self.info = ClassInfo(few if count == N_TRAINING else self._draw_training(count))
+        self.info = ClassInfo(few if count == len(few.x0) else self._draw_training(count))
         check_minima([self.info.train])
-        self._note_unsolved()
-        resampled = ResampledFamily(self.info.train, family.name)
-        self.trainer = Trainer(self.info.train, resampled, self.accuracies, seed, journal.folder, say)
+        solved = torch.cat([each.is_solved() for each in self.validation])
+        self.is_solved = bool(solved.all())
+        if not self.is_solved:
+            share = float((~solved).double().mean())
+            self._note(f"the minima of {share:.0%} of the validation instances were not found; gaps are too small")
+        resampled = ResampledFamily(self.info.train, self.family.name)
+        self.trainer = Trainer(resampled, self.accuracies, self.seed, self.folder, self.say)
         self.grids = propose_classical(self.info)
-        self.measured = journal.once("measured", lambda: {"training": count, **self._measure()})
+        self.measured = before or self._measure(count)
+        if before is None and self.folder is not None:
+            write_journal(self.folder, self.settings, self.measured)
 
     # Instances
 
@@ -154,7 +170,8 @@ class _Learning:
         return Instances.solve(*draw(self.family, count, self._seed(TRAINING), like=self.like))
 
     def _draw_evaluation(self, count: int, use: int) -> list[Instances]:
-        """Draw held-out instances one by one, with their optima; in a few batches where they do not stack."""
+        """Draw held-out instances one by one and solve them; if they do not stack, draw a few batches instead."""
+        count = math.ceil(count / self.divisor)
         batches = self._draw_separately(count, use)
         self.is_stackable = len(batches) <= MAX_BATCHES
         if not self.is_stackable:
@@ -166,17 +183,16 @@ class _Learning:
     def _draw_separately(self, count: int, use: int) -> list[tuple[Any, Tensor]]:
         return draw_separately(self.family, [self._seed(use, place) for place in range(count)], self.like)
 
-    def _note_unsolved(self) -> None:
-        solved = torch.cat([each.is_solved() for each in self.validation])
-        self.is_solved = bool(solved.all())
-        if not self.is_solved:
-            share = float((~solved).double().mean())
-            self._note(f"the minima of {share:.0%} of the validation instances were not found; gaps are too small")
+    def _choose_divisor(self) -> int:
+        """Return the divisor of the numbers of instances: 1, or `DIVISOR` if they take long to solve."""
+        self.divisor = DIVISOR
+        taken = min(seconds(lambda _: self._draw_evaluation(N_VALIDATION, VALIDATION), range(2)))  # the first is slower
+        return DIVISOR if DIVISOR * taken > SOLVING_SHARE * 60 * self.minutes else 1
 
-    def _affordable_instances(self, seconds: float) -> int:
-        """Return how many training instances a twentieth of the time can solve, after the first took so long."""
-        times = 60 * self.minutes / 20 / max(seconds, 1e-3)
-        return N_TRAINING * min(MAX_TRAINING_FACTOR, 2 ** max(0, int(math.log2(max(times, 1.0)))))
+    def _affordable_instances(self, taken: float) -> int:
+        """Return how many training instances can be solved in 1/20 of the time; `taken`: seconds for the first ones."""
+        times = 60 * self.minutes / 20 / max(taken, 1e-3)
+        return N_TRAINING // self.divisor * min(MAX_TRAINING_FACTOR, 2 ** max(0, int(math.log2(max(times, 1.0)))))
 
     def _note(self, line: str) -> None:
         """Add a line to the card."""
@@ -185,15 +201,14 @@ class _Learning:
 
     # Time
 
-    def _measure(self) -> dict[str, Any]:
-        """Measure a solve with each method, and an update of each of the solvers to train."""
+    def _measure(self, count: int) -> dict[str, Any]:
+        """Measure the time of a solve with each method, and of an update of each solver to train."""
         classical = {name: grid.solver(grid.first) for name, grid in self.grids.items()}
         proposed = propose_initialisers(self.info, classical)
         initialised = None if proposed is None else proposed[0]
-        makes = propose_learned(self.info, classical, initialised, self.target)
-        learned = {name: make() for name, make in makes.items()}
+        learned = propose_learned(self.info, classical, initialised, self.target)
         speeds = {
-            name: asdict(speed(solver, self.validation, min(solver.horizon or 8, 8)))
+            name: speed(solver, self.validation, min(solver.horizon or 8, 8), self.most_timed)
             for name, solver in (classical | learned).items()
         }
         updates = {name: self.trainer.update_seconds(solver) for name, solver in learned.items()}
@@ -201,57 +216,70 @@ class _Learning:
         if self.minutes < least:
             raise InputError("minutes", f"{self.minutes:g}", f"at least {least:.2g} for this class, to train anything")
         initialiser = None if proposed is None else self._initialiser_seconds(*proposed)
-        return {"speeds": speeds, "updates": updates, "start": initialiser}
+        counts = {"training": count, "divisor": self.divisor}
+        return {**counts, "speeds": speeds, "updates": updates, "start": initialiser}
 
     def _initialiser_seconds(self, initialised: WithInitialiser, wanted: tuple[Tensor, ...]) -> float:
-        """Return how long an update of the initialisers takes; the first one takes longer."""
-        seconds = 0.0
-        for updates in (1, N_TIMED_UPDATES):
-            begun = clock()
-            fit_initialisers_(copy.deepcopy(initialised), self.info.train, wanted, updates, self.seed)
-            seconds = clock() - begun
-        return seconds / N_TIMED_UPDATES
-
-    def speed_of(self, name: str) -> Speed:
-        return Speed(**self.measured["speeds"][name])
+        """Return the seconds of an update of the initialisers, without the first update, which takes longer."""
+        given, counts = (copy.deepcopy(initialised), self.info.train, wanted), (1, N_TIMED_UPDATES)
+        return seconds(lambda updates: fit_initialisers_(*given, updates, self.seed), counts)[1] / N_TIMED_UPDATES
 
     # Stages
 
     def run(self) -> Solver[Any]:
-        classical, ranks = self._tune()
-        initialised = self._train_initialisers(classical)
-        makes = propose_learned(self.info, classical, initialised, self.target)
-        learned = self._halve({name: make() for name, make in makes.items()}, initialised is not None)
-        ranks |= {name: self._rank(name, solver) for name, solver in learned.items()}
-        solvers = classical | learned
+        self.classical, ranks = self._tune()
+        initialised = self._train_initialisers()
+        self.learned = self._halve(propose_learned(self.info, self.classical, initialised, self.target))
+        ranks |= {name: self._rank(name, solver) for name, solver in self.learned.items()}
+        solvers = self.classical | self.learned
         if not any(math.isfinite(score) for score, _ in ranks.values()):
             ranks = self._extend(solvers)
         test = self._draw_evaluation(N_TEST, TEST)
         winner, is_reached = self._choose(solvers, ranks, test)
-        return self._finish(winner, is_reached, learned, classical, ranks, test)
+        return self._finish(winner, is_reached, ranks, test)
 
     def _tune(self) -> tuple[dict[str, Solver[Any]], dict[str, Rank]]:
-        """Return classical methods with the best setting on some validation instances, and their ranks on all.
+        """Return classical methods, tuned on some of the validation instances, and their ranks on all of these.
 
-        Each has an equal share of the time that is left. A setting that takes `MAX_SLOWDOWN` times as long as another
-        method is stopped.
+        Each method gets an equal share of the remaining time. A run is stopped once it has taken `MAX_SLOWDOWN` times
+        as long as the best run of another method.
         """
         found, ranks, places = dict[str, Solver[Any]](), dict[str, Rank](), dict[str, tuple[int, ...]]()
-        few = [each.select(slice(0, math.ceil(N_TUNING / len(self.validation)))) for each in self.validation]
         best, left = math.inf, TUNING_SHARE * 6e4 * self.minutes
         for place, (name, grid) in enumerate(self.grids.items()):
-            each, share = self.speed_of(name).each, left / (len(self.grids) - place)
-            tuner = _Tuner(self, name, grid, few, min(MAX_ITERATIONS, MAX_SLOWDOWN * best / each), share)
             first = places.get(name.partition(",")[0], grid.first)
-            places[name] = climb(grid.sizes, first, tuner.rank)
+            share = left / (len(self.grids) - place)
+            places[name], times, least = self._climb(name, grid, first, MAX_SLOWDOWN * best, share)
+            best, left = min(best, least), left - sum(times)
             found[name] = grid.solver(places[name])
             ranks[name] = self._rank(name, found[name], MAX_ITERATIONS)
-            best, left = min(best, tuner.best), left - tuner.spent
-            self.say(f"{name}: {_time(ranks[name][0])}, the best of {tuner.count} settings")
+            self.say(f"{name}: {_time(ranks[name][0])}, the best of {len(times)} settings")
         return found, ranks
 
-    def _train_initialisers(self, classical: dict[str, Solver[Any]]) -> WithInitialiser | None:
-        proposed = propose_initialisers(self.info, classical)
+    def _climb(
+        self, name: str, grid: Grid, first: tuple[int, ...], longest: float, share: float
+    ) -> tuple[tuple[int, ...], list[float], float]:
+        """Return the best setting found in `share` milliseconds, the times of all runs, and the shortest to the goal.
+
+        A run is stopped after `longest` milliseconds.
+        """
+        few = [each.select(slice(0, math.ceil(N_TUNING / len(self.validation)))) for each in self.validation]
+        each, goal = self.measured["speeds"][name]["each"], self.accuracies[-1]
+        most, times, reaching = max(1, int(min(MAX_ITERATIONS, longest / each))), list[float](), list[float]()
+
+        def rank(setting: tuple[int, ...]) -> Rank:
+            if times and sum(times) > share:
+                return math.inf, math.inf
+            quantiles = curve(grid.solver(setting), few, most, goal)
+            times.append(each * len(quantiles))
+            if quantiles[-1] <= goal:
+                reaching.append(times[-1])
+            return self.rank_of(name, quantiles)
+
+        return climb(grid.sizes, first, rank), times, min(reaching, default=math.inf)
+
+    def _train_initialisers(self) -> WithInitialiser | None:
+        proposed = propose_initialisers(self.info, self.classical)
         if proposed is None:
             return None
         initialised, wanted = proposed
@@ -264,11 +292,11 @@ class _Learning:
         self.say(f"where to start, learned: 95% of the instances begin within {begun:.2g} of their minima")
         return initialised
 
-    def _halve(self, solvers: dict[str, Solver[Any]], with_initialisers: bool) -> dict[str, Solver[Any]]:
-        """Return the solvers after the last rung of successive halving that each of them was trained in."""
+    def _halve(self, solvers: dict[str, Solver[Any]]) -> dict[str, Solver[Any]]:
+        """Train solvers by successive halving; return all of them, also those that dropped out early."""
         alive = list(solvers)
-        counts = [self._updates(solvers, rung, with_initialisers) for rung in range(N_RUNGS)]
-        for rung, updates in enumerate(counts):
+        for rung in range(N_RUNGS):
+            updates = self._updates(solvers, rung)
             for name in alive:
                 self.trainer.improve(solvers[name], name, updates, rung)
             ranks = {name: self._rank(name, solvers[name]) for name in alive}
@@ -276,20 +304,20 @@ class _Learning:
             self.say(f"round {rung + 1} of {N_RUNGS}: {alive[0]} leads with {_time(ranks[alive[0]][0])}")
         return solvers
 
-    def _updates(self, solvers: dict[str, Solver[Any]], rung: int, with_initialisers: bool) -> int:
-        """Return how many updates of each solver a rung has time for, where half of them are left after each."""
-        seconds = []
+    def _updates(self, solvers: dict[str, Solver[Any]], rung: int) -> int:
+        """Return how many updates each solver gets in a rung; half of the solvers remain after each rung."""
+        taken = []
         for name, solver in solvers.items():
             once, each = self.measured["updates"][name]
-            seconds.append(once + each * TRIAL_FACTOR * (solver.horizon or 0))
-        share = TRAINING_SHARE - (INITIALISER_SHARE if with_initialisers else 0)
-        alive = sorted(seconds)[: max(1, len(seconds) >> rung)]
+            taken.append(once + each * TRIAL_FACTOR * (solver.horizon or 0))
+        share = TRAINING_SHARE - (0 if self.measured["start"] is None else INITIALISER_SHARE)
+        alive = sorted(taken)[: max(1, len(taken) >> rung)]
         return max(MIN_UPDATES, min(MAX_UPDATES, int(share * 60 * self.minutes / N_RUNGS / sum(alive))))
 
     def _extend(self, solvers: dict[str, Solver[Any]]) -> dict[str, Rank]:
-        """Return ranks after more iterations, as many as each has time for."""
+        """Return the ranks after more iterations; each solver gets the same time."""
         share, ranks = TUNING_SHARE * 6e4 * self.minutes / len(solvers), dict[str, Rank]()
-        counts = {name: int(share / self.speed_of(name).each) for name in solvers}
+        counts = {name: int(share / self.measured["speeds"][name]["each"]) for name in solvers}
         self.max_iterations = max(MAX_ITERATIONS, min(MAX_EXTENSION * MAX_ITERATIONS, max(counts.values())))
         self.say(f"nothing gets there in {MAX_ITERATIONS} iterations; going on for up to {self.max_iterations}")
         for name, solver in solvers.items():
@@ -297,21 +325,21 @@ class _Learning:
         return ranks
 
     def rank_of(self, name: str, quantiles: list[float]) -> Rank:
-        """Return the geometric mean of the milliseconds to `accuracies`, and the least gap.
+        """Return the geometric mean of the milliseconds to the three `accuracies`, and the smallest gap.
 
-        Very many to the last accuracy where it is not reached, infinite where one of the others is not.
+        If the last accuracy is not reached, it counts as twice the iterations. If another is not, the mean is infinite.
         """
-        speed, counts = self.speed_of(name), [reached(quantiles, accuracy) for accuracy in self.accuracies]
-        *first, last = counts
-        many = 2 * max(MAX_ITERATIONS, len(quantiles))
-        each = [speed.milliseconds(count) for count in (*first, many if last is None else last)]
-        return math.inf if math.inf in each else statistics.geometric_mean(each), min(quantiles)
+        speed, counts = self.measured["speeds"][name], [reached(quantiles, accuracy) for accuracy in self.accuracies]
+        if counts[-1] is None:
+            counts[-1] = 2 * max(MAX_ITERATIONS, len(quantiles))
+        times = [math.inf if count is None else speed["start"] + speed["each"] * count for count in counts]
+        return math.inf if math.inf in times else statistics.geometric_mean(times), min(quantiles)
 
     def _rank(self, name: str, solver: Solver[Any], most: int = MAX_ITERATIONS // 2) -> Rank:
         return self.rank_of(name, curve(solver, self.validation, most, self.target / 10))
 
     def _choose(self, solvers: dict[str, Any], ranks: dict[str, Rank], test: list[Instances]) -> tuple[str, bool]:
-        """Return the fastest on validation that reaches the target on the test as well, or the nearest."""
+        """Return the solver that is fastest on validation and reaches the target on the test, or the closest one."""
         order = sorted(ranks, key=lambda name: ranks[name])
         reaching = [name for name in order if math.isfinite(ranks[name][0])]
         for name in reaching:
@@ -334,85 +362,57 @@ class _Learning:
 
     # The answer
 
-    def _finish(
-        self,
-        winner: str,
-        is_reached: bool,
-        learned: dict[str, Any],
-        classical: dict[str, Any],
-        ranks: dict[str, Rank],
-        test: list[Instances],
-    ) -> Solver[Any]:
-        """Return the solver with its card, and save it."""
-        self.say(f"{winner} it is; testing" + ("" if winner in learned else ": a classical method, tuned, is fastest"))
-        solver, problem = (learned | classical)[winner], test[0].problem
-        guarded = solver if solver.ends_proven or winner in classical else guard(solver, problem) or solver
+    def _finish(self, winner: str, is_reached: bool, ranks: dict[str, Rank], test: list[Instances]) -> Solver[Any]:
+        """Return the solver with its card, and save both."""
+        is_learned = winner in self.learned
+        self.say(f"{winner} it is; testing" + ("" if is_learned else ": a classical method, tuned, is fastest"))
+        guarded = solver = (self.learned | self.classical)[winner]
+        if is_learned and not solver.ends_proven:
+            guarded = guard(solver, test[0].problem) or solver
         promised, text = self._promise(guarded, test) if is_reached else (None, f"no promise: {self.notes[-1]}")
-        shown = sorted(learned, key=lambda name: ranks[name])[:3]
-        rows = [self._row(name, learned[name], test, True) for name in shown]
-        rows += [self._row(name, solver, test, False) for name, solver in classical.items()]
+        shown = sorted(self.learned, key=lambda name: ranks[name])[:3]
         guarded.card = {
-            **self.journal.settings,
+            **self.settings,
             "winner": winner,
-            "learned": winner in learned,
+            "learned": is_learned,
             "reached": is_reached,
             "batch": sum(len(each.x0) for each in test),
-            "rows": rows + peers(test[0], self.target, self.say, TUNING_SHARE * 60 * self.minutes),
-            **({} if promised is None else {"promise": promised.to_json()}),
+            "rows": [self._row(name, test) for name in (*shown, *self.classical)],
+            **({} if promised is None else {"promise": asdict(promised)}),
             "promised": text,
             "notes": self.notes,
             "tried": {name: score if math.isfinite(score) else None for name, (score, _) in ranks.items()},
         }
-        if self.journal.folder is not None:
-            save(guarded, self.journal.folder)
+        if self.folder is not None:
+            save(guarded, self.folder)
         self.say(text)
         return guarded
 
     def _promise(self, solver: Solver[Any], test: list[Instances]) -> tuple[Promise | None, str]:
-        """Promise the target after the iterations that 95% of the validation and test instances take."""
+        """Promise the target after as many iterations as 95% of the validation and test instances need."""
         count = reached(curve(solver, [*self.validation, *test], self.max_iterations, self.target), self.target)
         if count is None:
             return None, f"no promise: guarded, {self.max_iterations} iterations are not enough"
-        instances = N_PROMISE if self.is_stackable and self.is_solved else N_PROMISE_HARD
-        return try_promise(solver, self._draw_separately(instances, PROMISE), self.target, max(1, count))
+        is_easy = self.is_stackable and self.is_solved and self.divisor == 1
+        drawn = self._draw_separately(N_PROMISE if is_easy else N_PROMISE // DIVISOR, PROMISE)
+        return try_promise(solver, drawn, self.target, max(1, count))
 
-    def _row(self, name: str, solver: Solver[Any], test: list[Instances], is_learned: bool) -> dict[str, Any]:
-        """Return iterations and milliseconds to each accuracy, for a batch and for one alone, and the gap curve."""
+    def _row(self, name: str, test: list[Instances]) -> dict[str, Any]:
+        """Return iterations and milliseconds to each accuracy, for a batch and one instance, and the gap curve."""
+        is_learned, solver = name in self.learned, (self.learned | self.classical)[name]
         quantiles = curve(solver, test, self.max_iterations, self.target / 10)
+        gaps = [float(f"{gap:.3g}") for gap in quantiles if math.isfinite(gap)]
         row: dict[str, Any] = {"method": name, "learned": is_learned, "iterations": {}, "milliseconds": {}, "one": {}}
-        row |= {
-            "gaps": [float(f"{gap:.3g}") for gap in quantiles if math.isfinite(gap)],
-            "speed": asdict(self.speed_of(name)),
-        }
+        row |= {"gaps": gaps, "speed": self.measured["speeds"][name]}
         alone = [test[0].select(slice(0, 1))]
         for accuracy in self.accuracies:
             count = reached(quantiles, accuracy)
             if count is not None:
                 key = f"{accuracy:g}"
                 row["iterations"][key] = count
-                row["milliseconds"][key] = milliseconds(solver, test, count)
-                row["one"][key] = milliseconds(solver, alone, count)
+                row["milliseconds"][key] = milliseconds(solver, test, count, most=self.most_timed)
+                row["one"][key] = milliseconds(solver, alone, count, most=self.most_timed)
         return row
-
-
-class _Tuner:
-    """Ranks settings of one method on some instances, for as long as its share of the time lasts."""
-
-    def __init__(self, run: _Learning, name: str, grid: Grid, few: list[Instances], most: float, share: float) -> None:
-        self.run, self.name, self.grid, self.few = run, name, grid, few
-        self.most, self.share = max(1, int(most)), share
-        self.count, self.spent, self.best = 0, 0.0, math.inf
-
-    def rank(self, places: tuple[int, ...]) -> Rank:
-        """Return the rank of a setting; the worst there is where no time is left for it, unless it is the first."""
-        if self.count and self.spent > self.share:
-            return math.inf, math.inf
-        accuracy, each = self.run.accuracies[-1], self.run.speed_of(self.name).each
-        quantiles = curve(self.grid.solver(places), self.few, self.most, accuracy)
-        self.count, self.spent = self.count + 1, self.spent + each * len(quantiles)
-        if quantiles[-1] <= accuracy:
-            self.best = min(self.best, each * len(quantiles))
-        return self.run.rank_of(self.name, quantiles)
 
 
 def _time(score: float) -> str:

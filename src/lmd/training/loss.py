@@ -19,13 +19,13 @@ from lmd.solvers.mirror.mirror_descent import MirrorState
 from lmd.training.settings import TrainingSettings
 
 MIN_GAP = 1e-5  # added to relative gaps before their logarithm is taken
-MIN_DUALITY_GAP = 1e-7  # the same for relative duality gaps, which are sums of terms that are never negative
+MIN_DUALITY_GAP = 1e-7  # the same for relative duality gaps, which are more precise: sums of terms >= 0
 MIN_SQUARE = 1e-9  # the same for mean squares of distances: 90 dB
 DECIBEL = math.log(10) / 10  # one decibel, as a natural logarithm
 
 
 def power_weights(power: float, logarithms: Tensor) -> Tensor:
-    """Return weights of sum 1 `(B,)`, proportional to a power of numbers whose logarithms `(B,)` are given.
+    """Return weights `(B,)` of sum 1, proportional to exp(logarithms)^power; `logarithms` is `(B,)`.
 
     >>> power_weights(2.0, torch.tensor([1.0, 3.0]).log())
     tensor([0.1000, 0.9000])
@@ -34,22 +34,22 @@ def power_weights(power: float, logarithms: Tensor) -> Tensor:
 
 
 class LossParts(NamedTuple):
-    """The loss, with a graph, and its two parts, without; each is a mean over the batch."""
+    """The loss, with its graph, and its two parts, without graphs; each is a mean over the batch."""
 
     loss: Tensor  # value + s * inconsistency, `()`
-    value: Tensor  # sum_k r_k f(x_k), `()`, or another objective in place of f
-    inconsistency: Tensor  # sum_k ||to_primal(to_dual(x_k)) - x_k||, `()`; 0 where it was not measured
+    value: Tensor  # sum_k r_k f(x_k), `()`, or another objective instead of f
+    inconsistency: Tensor  # sum_k ||to_primal(to_dual(x_k)) - x_k||, `()`; 0 if it was not measured
 
 
 class UnrolledLoss(nn.Module):
     """1/B sum_i [ sum_{k=1}^N r_k f_i(x_k) + s ||(to_primal o to_dual - I)(x_k)|| ], section 3.3 of the paper.
 
-    The iterates come from the `step` that `lmd.run` calls. The inconsistency costs nothing without a mirror or with an
-    exact one, and one `to_primal` per iterate otherwise, as the next step needs its `to_dual` anyway. With `recompute`,
-    an iteration stores only the state it starts from, and is run again in the backward pass.
+    The iterates come from the `step` that `lmd.run` calls. The inconsistency costs one `to_primal` per iterate, because
+    the next step needs the `to_dual` anyway. Without a mirror, or with an exact one, it costs nothing. If `recompute`
+    is set, an iteration stores only its first state, and the backward pass runs the iteration again.
 
     Args:
-        solver: The solver that is trained.
+        solver: The solver to train.
         settings: The settings of the training: iterations, objective, weights, consistency.
 
     >>> import lmd
@@ -67,57 +67,60 @@ class UnrolledLoss(nn.Module):
             name = type(solver).__name__
             raise InputError("iterations", "none", f"how many to unroll, as {name} has no number of its own")
         self.solver = solver
-        self.mirror = _inexact_mirror(solver)
+        mirrors = (part for part in solver.modules() if isinstance(part, Mirror))
+        self.mirror = next((mirror for mirror in mirrors if not mirror.is_exact), None)  # with a learned inverse
         self.value_weights = settings.weights_for(iterations)
         self.settings = settings
 
     def forward(self, problem: Problem, x0: Tensor, consistency_weight: float) -> LossParts:
         """Return the loss of a batch of problems from the starting points x0 `(B, ...)`.
 
-        With a weight of 0 the inconsistency is measured only where no graph is recorded.
+        If the weight is 0, the inconsistency is measured only when no graph is recorded.
         """
         measured = self.mirror is not None and (consistency_weight > 0 or not torch.is_grad_enabled())
         points = self.settings.consistency_at if measured else "none"
         state = self.solver.init(problem, x0)
-        value = inconsistency = x0.new_zeros(x0.shape[0])
-        if self.settings.start_weight > 0:
-            value = self.settings.start_weight * self._counted(self._score(problem, state))
-        if points in ("start", "all"):
-            state, inconsistency = self._call(self._measure, state)
-        for weight in self.value_weights:
-            state, f, gap = self._call(self._advance, problem, state, weight > 0, points in ("iterates", "all"))
-            value = value if f is None else value + weight * f
-            inconsistency = inconsistency if gap is None else inconsistency + gap
+        value = inconsistency = x0.new_zeros(len(x0))
+        for k, weight in enumerate((self.settings.start_weight, *self.value_weights)):
+            is_measured = points in ("all", "iterates" if k else "start")
+            state, f, gap = self._call(self._visit, problem, state, k > 0, weight, is_measured)
+            value, inconsistency = value + f, inconsistency + gap
         mean_value, mean_inconsistency = value.mean(), inconsistency.mean()
         loss = mean_value + consistency_weight * mean_inconsistency if measured else mean_value
         return LossParts(loss, mean_value.detach(), mean_inconsistency.detach())
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call `function`; with `recompute`, so that it runs again in the backward pass instead of being stored."""
+        """Call `function`; if `recompute` is set, store no graph, and call it again in the backward pass."""
         if self.settings.recompute and torch.is_grad_enabled():
             return checkpoint(function, *arguments, use_reentrant=False)
         return function(*arguments)
 
-    def _advance(
-        self, problem: Problem, state: State, with_value: bool, with_inconsistency: bool
-    ) -> tuple[State, Tensor | None, Tensor | None]:
-        """Return the next state, its values `(B,)` and its inconsistencies `(B,)`, where they are wanted."""
-        state = self.solver.step(problem, state)
-        value = self._counted(self._score(problem, state)) if with_value else None
-        if not with_inconsistency:
-            return state, value, None
-        state, inconsistency = self._measure(state)
+    def _visit(
+        self, problem: Problem, state: State, steps: bool, weight: float, is_measured: bool
+    ) -> tuple[State, Tensor, Tensor]:
+        """Return the state, advanced if `steps` is set, with its weighted scores and inconsistencies `(B,)`.
+
+        If the inconsistency is measured, the dual point is kept in the state for the next step.
+        """
+        state = self.solver.step(problem, state) if steps else state
+        value = inconsistency = state.x.new_zeros(len(state.x))
+        if weight > 0:
+            value = weight * self._counted(self._score(problem, state))
+        if is_measured and self.mirror is not None:
+            dual = self.mirror.to_dual(state.iterate)
+            inconsistency = self.mirror.inconsistency(state.iterate, "l1", dual)
+            state = replace(state, dual=dual) if isinstance(state, MirrorState) else state
         return state, value, inconsistency
 
     def _counted(self, scores: Tensor) -> Tensor:
-        """Return the scores `(B,)`, weighted so that the derivatives of their mean are those of
-        10 / p log10 mean 10^(p s / 10), where p > 0 is the emphasis."""
+        """Return weighted scores `(B,)` whose mean has the same derivatives as 10 / p log10 mean 10^(p s / 10); s are
+        the scores and p > 0 is the emphasis."""
         if not self.settings.emphasis:
             return scores
         return len(scores) * power_weights(self.settings.emphasis, scores.detach() * DECIBEL) * scores
 
     def _score(self, problem: Any, state: State) -> Tensor:
-        """Return the objective of the settings `(B,)`."""
+        """Return the objective at the state, one number per instance `(B,)`."""
         x = state.x
         if self.settings.objective == "duality gap":
             return _duality_gap(problem, x, state)
@@ -125,7 +128,9 @@ class UnrolledLoss(nn.Module):
             values, violation = problem.relaxed_value(x)
             return check_values(problem, values, x) + violation
         if problem.reference is None:
-            raise InputError("objective", self.settings.objective, "value, or a family with solutions: SolvedFamily")
+            raise InputError(
+                "objective", self.settings.objective, "value, or a family whose problems have a `reference`"
+            )
         if self.settings.objective == "both duality gaps":
             return _duality_gap(problem, x, state) + _duality_gap(problem, problem.reference, state)
         distance = 10 * torch.log10((x - problem.reference).square().flatten(1).mean(dim=1) + MIN_SQUARE)
@@ -136,21 +141,7 @@ class UnrolledLoss(nn.Module):
         gap = 10 * torch.log10(((values - least).clamp(min=0) + violation) / least.abs() + MIN_GAP)
         return gap if self.settings.objective == "gap" else gap + distance
 
-    def _measure(self, state: State) -> tuple[State, Tensor]:
-        """Return the inconsistency of each point `(B,)`, and the state with the dual point for the next step."""
-        if self.mirror is None:
-            return state, state.x.new_zeros(len(state.x))
-        dual = self.mirror.to_dual(state.iterate)
-        if isinstance(state, MirrorState):
-            state = replace(state, dual=dual)
-        return state, self.mirror.inconsistency(state.iterate, "l1", dual)
-
 
 def _duality_gap(problem: Any, x: Tensor, state: State) -> Tensor:
-    """Return the relative duality gap of x and the dual points of the state, in decibels `(B,)`."""
+    """Return the relative duality gaps `(B,)` of x and the dual point of the state, in decibels."""
     return 10 * torch.log10(problem.gap(x, state.dual_point) / problem.value(x) + MIN_DUALITY_GAP)
-
-
-def _inexact_mirror(solver: Solver[Any]) -> Mirror | None:
-    """Return the mirror of the solver, if it has one with a learned inverse."""
-    return next((part for part in solver.modules() if isinstance(part, Mirror) and not part.is_exact), None)

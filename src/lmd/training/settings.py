@@ -1,11 +1,11 @@
-"""The settings of a training run, the schedules that follow from them, and the seeds of its batches."""
+"""The settings of a training run, its schedules of learning rates and weights, and the seeds of its batches."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from lmd.core.checks import check_choice, check_count, check_positive
@@ -17,44 +17,44 @@ VALUE_WEIGHTS = ("all", "last")
 CONSISTENCY_POINTS = ("iterates", "start", "all")
 
 N_SEEDS = 1 << 31
-"""PyTorch's generator on the CPU uses the low 32 bits of a seed, of which one says whether a batch is held out."""
+"""PyTorch's generator on the CPU uses the low 32 bits of a seed; one of them marks held-out batches."""
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What `lmd.train` takes as keyword arguments, with their defaults.
+    """The keyword arguments of `lmd.train`, with their defaults.
 
     Args:
-        updates: Optimiser updates, those of skipped batches included.
+        updates: The number of optimiser updates, including skipped batches.
         batch: Instances per update, over all processes together.
-        learning_rate: Adam's learning rate; the highest one where it is scheduled.
-        schedule: `constant`, or `cosine`: from the learning rate down to 0 over the run.
-        warmup: Updates over which the learning rate first grows linearly from 0.
-        iterations: N, how many iterations are unrolled; None is the solver's own horizon.
-        objective: What is summed over the iterates: `value` f(x_k) (the paper's), or how far x_k is from the
-            `reference` x* in decibels, so that instances near and far from it count alike: `gap` 10 log10 (f(x_k) -
-            f(x*)) / |f(x*)|, `distance` 10 log10 of the mean square of x_k - x*, or `gap and distance`, their sum.
-            `duality gap` is 10 log10 gap(x_k, p_k) / f(x_k), of a solver with dual points p_k: it needs no reference.
+        learning_rate: Adam's learning rate, or its maximum if there is a schedule or a warm-up.
+        schedule: `constant`, or `cosine`, which decreases the learning rate to 0 over the run.
+        warmup: The number of updates during which the learning rate first grows linearly.
+        iterations: N, the number of unrolled iterations; if None, the solver's own horizon.
+        objective: The loss of each iterate. `value` is f(x_k) (as in the paper). The others are in decibels, so that
+            instances near and far from the `reference` x* count alike: `gap` is 10 log10 (f(x_k) - f(x*)) / |f(x*)|,
+            `distance` is 10 log10 of the mean square of x_k - x*, `gap and distance` is their sum. `duality gap` is
+            10 log10 gap(x_k, p_k) / f(x_k). It needs no reference, but a solver with dual points p_k.
             `both duality gaps` adds 10 log10 gap(x*, p_k) / f(x*).
-        value_weights: r_1, ..., r_N: `all` is 1 for each (the paper's), `last` is 1 for the last alone, or N numbers.
-        start_weight: The weight of the start, beside the `value_weights` of the iterations: for solvers that learn it.
-        emphasis: p: instances are weighted by the power p of what an objective in decibels takes the logarithm of, so
-            that the worst count more; 0 weights all alike.
+        value_weights: r_1, ..., r_N: `all` are 1 (as in the paper), `last` is 1 for r_N only, or N numbers.
+        start_weight: The weight of the start in the same sum, for solvers that learn where to start.
+        emphasis: p. If an objective in decibels is 10 log10 a, instances are weighted by a^p, so that the worst count
+            more. With 0, all instances count alike.
         consistency_weight: s, the weight of the inconsistency, at the start of the run.
-        consistency_growth: What s is multiplied by every `consistency_growth_every` epochs.
-        consistency_growth_every: Epochs from one growth of s to the next.
-        updates_per_epoch: Updates that count as an epoch.
-        consistency_at: Where the inconsistency is measured: `iterates` x_1, ..., x_N (the paper's), `start` x_0, or
-            `all` of them.
-        clip_gradient: The largest Euclidean norm of the gradient; a longer one is shortened to it.
-        recompute: Recompute each iteration in the backward pass: memory for the iterates alone, the same numbers, more
-            time.
-        seed: The seed of every batch, held-out ones included.
-        checkpoint_every: Updates from one checkpoint to the next, where the run has a folder.
-        validate_every: Updates from one validation to the next; 0 is none.
-        validation_batch: Instances in the held-out batch; None is as many as in `batch`.
-        max_skipped: Skipped batches that are allowed: a whole number of them, or a fraction of `updates`.
-        log_every: Updates from one line of the log to the next.
+        consistency_growth: The factor by which s grows every `consistency_growth_every` epochs.
+        consistency_growth_every: The number of epochs after which s grows.
+        updates_per_epoch: The number of updates that count as an epoch.
+        consistency_at: The points at which the inconsistency is measured: the `iterates` x_1, ..., x_N (as in the
+            paper), the `start` x_0, or `all` of these points.
+        clip_gradient: The largest Euclidean norm of the gradient. Longer gradients are scaled to this norm.
+        recompute: Whether the backward pass recomputes each iteration. This stores only the iterates, gives the same
+            numbers and takes more time.
+        seed: The seed of all batches, including the held-out batch.
+        checkpoint_every: The number of updates between checkpoints, if the run has a folder.
+        validate_every: The number of updates between validations; 0 means no validation.
+        validation_batch: The number of instances in the held-out batch; if None, it is `batch`.
+        max_skipped: The number of batches that may be skipped, or their fraction of `updates` if it is below 1.
+        log_every: The number of updates between lines of the log.
 
     >>> TrainingSettings(updates=200, learning_rate=0.01, schedule="cosine").learning_rate_at(100)
     0.005
@@ -110,35 +110,26 @@ class TrainingSettings:
             raise InputError("max_skipped", self.max_skipped, "a whole number, or a fraction below 1")
         if self.emphasis and self.objective == "value":
             raise InputError("emphasis", self.emphasis, "0 with the objective `value`, which is not in decibels")
-        self._check_value_weights()
-
-    def _check_value_weights(self) -> None:
-        if isinstance(self.value_weights, str):
-            check_choice("value_weights", self.value_weights, VALUE_WEIGHTS)
+        weights: Any = self.value_weights
+        if isinstance(weights, str):
+            check_choice("value_weights", weights, VALUE_WEIGHTS)
             return
-        values: Any = self.value_weights
-        numbers = isinstance(values, Sequence) and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values)
-        if not numbers:
-            raise InputError("value_weights", repr(values), "a list of finite numbers")
-        weights = tuple(float(value) for value in values)
-        if not weights or min(weights) < 0 or max(weights) == 0:
-            raise InputError("value_weights", weights, "all, last, or numbers of 0 or more, not all of them 0")
-        object.__setattr__(self, "value_weights", weights)
+        numbers = isinstance(weights, Sequence) and all(isinstance(weight, (int, float)) for weight in weights)
+        if not (numbers and any(weights) and all(0 <= weight < math.inf for weight in weights)):
+            accepted = "all, last, or finite numbers of 0 or more, not all of them 0"
+            raise InputError("value_weights", repr(weights), accepted)
+        object.__setattr__(self, "value_weights", tuple(map(float, weights)))
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> TrainingSettings:
-        """Return the settings of keyword arguments; a name that is no setting is an InputError."""
+        """Return the settings from keyword arguments; unknown names raise an InputError."""
         known = tuple(field.name for field in fields(cls))
         for name in arguments:
             check_choice("setting", name, known)
         return cls(**arguments)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the settings as JSON values."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
     def learning_rate_at(self, done: int) -> float:
-        """Return the learning rate of the update after `done` updates."""
+        """Return the learning rate for the next update, after `done` updates."""
         if done < self.warmup:
             return self.learning_rate * (done + 1) / self.warmup
         if self.schedule == "constant":
@@ -147,12 +138,12 @@ class TrainingSettings:
         return self.learning_rate * (1 + math.cos(math.pi * share)) / 2
 
     def consistency_weight_at(self, done: int) -> float:
-        """Return s for the update after `done` updates."""
+        """Return s for the next update, after `done` updates."""
         times = done // (self.updates_per_epoch * self.consistency_growth_every)
         return self.consistency_weight * self.consistency_growth**times
 
     def weights_for(self, iterations: int) -> tuple[float, ...]:
-        """Return r_1, ..., r_N."""
+        """Return the weights r_1, ..., r_N of N iterations."""
         if isinstance(self.value_weights, str):  # "all" or "last"
             return (float(self.value_weights == "all"),) * (iterations - 1) + (1.0,)
         if len(self.value_weights) != iterations:
@@ -162,17 +153,17 @@ class TrainingSettings:
 
     @property
     def skips_allowed(self) -> int:
-        """How many batches may be skipped before the run is stopped."""
+        """The number of batches that may be skipped before the run is stopped."""
         return math.floor(self.max_skipped if self.max_skipped >= 1 else self.max_skipped * self.updates)
 
 
 def training_seed(seed: int, done: int) -> int:
-    """Return the seed of the batch after `done` updates: even, and different for the first 2^31 updates of a run."""
+    """Return the seed of the batch after `done` updates. It is even, and repeats only after 2^31 updates of a run."""
     return 2 * ((_number(seed, "offset") + done * (2 * _number(seed, "stride") + 1)) % N_SEEDS)
 
 
 def validation_seed(seed: int) -> int:
-    """Return the seed of the held-out batch: odd, so that no training batch of any run has it."""
+    """Return the seed of the held-out batch. It is odd, so no training batch of any run has the same seed."""
     return 2 * _number(seed, "validation") + 1
 
 

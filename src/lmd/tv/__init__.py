@@ -1,11 +1,11 @@
 """The compiled engine for total variation.
 
 `match(problem, tolerance)` looks at the terms and operators of a problem and returns the plan by which compiled code
-solves it, or None. `PrimalDual` is relaxed PDHG whose iterations run in compiled code where there is some for the
-problem. Without a compiler nothing matches: `lmd.solve` then takes FGP or PDHG in PyTorch, to the same proof.
+solves it, or None. `PrimalDual` is relaxed PDHG with compiled iterations for the problems that have them. Without
+compiled code nothing matches: `lmd.solve` then runs FGP or PDHG in PyTorch and proves the same gaps.
 """
 
-from lmd.tv.matching import match
+from lmd.tv.plans import match, plan_denoising
 from lmd.tv.primal_dual import PrimalDual
 
-__all__ = ["PrimalDual", "match"]
+__all__ = ["PrimalDual", "match", "plan_denoising"]

@@ -1,36 +1,36 @@
-/* Connected regions of an image, put together of runs of pixels in a row: loop.c. */
+/* Connected regions of an image, built from runs of pixels in a row: loop.c. */
 
 #include <math.h>
 #include <stdint.h>
 
-/* The regions of an image on which x is flat, put together of runs of pixels in a row: a run has the number of its first
-   pixel in these arrays, or a smaller one, and points to one of its region with a smaller number. */
+/* The regions of an image on which x is constant, built from runs of pixels in a row. The number of
+   a run is at most the index of its first pixel; a run points to itself, or to a run of its region
+   with a smaller number. */
 typedef struct {
-    int32_t *label, *parent, *count; /* of a pixel its run; of a run the one that it points to, how many pixels it has */
-    double *sum;  /* of x, less some pixel of its plane, over a run; then the mean of x over its region, or a NaN where x is to
-                     stay as it is */
-    double *gain; /* what is won if all of x there were that pixel: its slack, less s times the squares of the same */
+    int32_t *label, *parent,
+        *count;   /* the run of a pixel; the run that a run points to; the number of its pixels */
+    double *sum;  /* the sum over a run of x less one pixel of its plane; then the mean of x over
+                     the region, or NaN if x is not to be averaged */
+    double *gain; /* how much the gap falls if all x of a run become that pixel: the slack, less
+                     s times the squares of x less that pixel */
 } Regions;
 
-static int32_t root_of(int32_t *parent, int32_t run)
-{
+static int32_t root_of(int32_t *parent, int32_t run) {
     while (parent[run] != run) run = parent[run] = parent[parent[run]];
     return run;
 }
 
-/* One region of the two of these runs. */
-static void unite(int32_t *parent, int32_t one, int32_t other)
-{
+/* Unites the regions of two runs. */
+static void unite(int32_t *parent, int32_t one, int32_t other) {
     int32_t a = root_of(parent, one), b = root_of(parent, other);
-    if (a < b)
-        parent[b] = a;
-    else
-        parent[a] = b;
+    if (a < b) parent[b] = a;
+    else parent[a] = b;
 }
 
-/* Two rows of labels, the upper one and the lower one, and between which of their pixels there is no edge. */
-static void unite_rows(const Regions *all, const int32_t *upper, const int32_t *lower, const unsigned char *flat, long width)
-{
+/* Unites regions of two rows of labels; `flat` marks columns without an edge between the upper and
+ * the lower row. */
+static void unite_rows(const Regions *all, const int32_t *upper, const int32_t *lower,
+    const unsigned char *flat, long width) {
     int32_t one = -1, other = -1;
     for (long j = 0; j < width; j++) {
         if (!flat[j] || (upper[j] == one && lower[j] == other)) continue;
@@ -39,9 +39,9 @@ static void unite_rows(const Regions *all, const int32_t *upper, const int32_t *
     }
 }
 
-/* Adds up what runs [from, to) have, in the order of their numbers, each to the first of its region; */
-static void add_up(const Regions *all, long from, long to)
-{
+/* Adds the sums of runs [from, to), in the order of their numbers, each to the first run of its
+ * region. */
+static void add_up(const Regions *all, long from, long to) {
     for (long r = from; r < to; r++) {
         const int32_t first = all->parent[r] = all->parent[all->parent[r]];
         if (first == r) continue;
@@ -51,11 +51,12 @@ static void add_up(const Regions *all, long from, long to)
     }
 }
 
-/* then the means, of each run that of its region: where drawing it flat takes more from the gap, by the slack between its
-   pixels, than it adds, by s times their distances from the mean. Two regions that were taken for one are left alone by that.
-   Planes that are coupled have the same regions, `size` numbers apart, and are drawn flat together. */
-static void take_means(const Regions *all, long from, long to, double scale, const double *pixels, long planes, long size)
-{
+/* Sets the mean of each run to the mean of its region, if averaging lowers the gap more, by the
+   slack between pixels, than it raises it, by s times squared distances from the mean. So two
+   regions that were mistaken for one stay unchanged. Coupled planes have the same regions, `size`
+   numbers apart, and are averaged together. */
+static void take_means(const Regions *all, long from, long to, double scale, const double *pixels,
+    long planes, long size) {
     for (long r = from; r < to; r++) {
         const int32_t first = all->parent[r];
         double gain = 0;
@@ -65,7 +66,9 @@ static void take_means(const Regions *all, long from, long to, double scale, con
         }
         for (long c = 0; c < planes; c++) {
             const long own = r + c * size;
-            all->sum[own] = first != r ? all->sum[first + c * size] : gain >= 0 ? pixels[c] + all->sum[own] / all->count[r] : NAN;
+            all->sum[own] = first != r ? all->sum[first + c * size]
+                : gain >= 0            ? pixels[c] + all->sum[own] / all->count[r]
+                                       : NAN;
         }
     }
 }

@@ -1,93 +1,167 @@
-/* Whole solves of total variation inpainting by PDHG with over-relaxation, with given numbers or constant ones:
-   iterations, gaps and the decision to stop, in one call. lmd.solvers.classical.pdhg has the formulas.
+/* Total variation inpainting by relaxed PDHG: iterations, gap evaluations and stopping.
+ * lmd.solvers.classical.pdhg has the formulas.
+ *
+ * Images (B, C, H, W) and dual fields (B, C, 2, H, W) are contiguous, of float or double numbers.
+ * Each plane iterates on its own until the next meeting, with several iterations in one pass
+ * through the memory. Threads share planes, or instances if there are many. The answer does not
+ * depend on the number of threads. */
 
-   Images (B, C, H, W) and dual fields (B, C, 2, H, W) are contiguous, of float or double numbers. Planes go through the
-   iterations on their own, up to the next look at the gap, several iterations in each pass through the memory; threads
-   share planes, or instances where there are many. No number depends on how many threads there are. */
-
-#include <math.h>
-#include <stdint.h>
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared.h"
-#include "threads.h"
+#include "pace.h"
 
-#define INLINE static inline __attribute__((always_inline))
+enum {
+    DEPTH = 8,     /* iterations of one pass through the memory */
+    LANES = 16,    /* numbers of a vector, at most */
+    SUMS = 4,      /* numbers that a plane adds to the gap */
+    SHORTEST = 12, /* iterations between two gap evaluations, at least */
+    BALANCE = 25,  /* steps are compared after 1, 2, 4, ... times as many iterations, */
+    LAST = 12800,  /* but not after more iterations than this, */
+    TRUSTED = 400  /* and balanced only from this iteration on */
+};
+/* Relative gaps below this need double precision. */
+#define ROUNDED 3e-4
 
-enum { DEPTH = 8, LANES = 16, SUMS = 4, COLUMNS = 6, SHORTEST = 12, BALANCE = 25, TRUSTED = 400, LAST = 12800 };
-#define ROUNDED 3e-4 /* relative gaps below this are left to double precision */
-
-/* Of one iteration: steps, relaxation, and how far a kept pixel is drawn to its data. */
+/* One instance: its arrays, its options, and the state of its solve. */
 typedef struct {
-    double tau, sigma, relaxation, pull;
-} Numbers;
-
-/* One instance: its arrays, what is asked for, and where it stands. */
-typedef struct {
-    const void *y, *mask, *low, *high, *x, *p;
+    const void *y, *mask, *x, *p; /* x, p: where to start; p can be NULL */
     void *x_out, *p_out;
-    const double *numbers; /* factors of tau and of tau sigma, and relaxations (learned, 3) */
-    long channels, masks, height, width, stride, learned, limit;
-    int isotropic;
-    double bound, scale, squared_norm, tau, relaxation, tolerance, extent, value, gap, mark;
-    long iteration, mark_at, next_look;
-    int status;
-    Meeting *meeting; /* where the solves of a batch tell each other to stop */
+    const double *low, *high; /* of each channel */
+    long channels, masks, height, width, stride, limit;
+    int isotropic, doubles;
+    double bound, scale, squared_norm, tau, relaxation, tolerance, extent;
+    Pace pace;
+    Meeting *meeting;
 } Job;
 
-static Numbers numbers_of(const Job *job, long k)
-{
-    const double *own = k < job->learned ? job->numbers + 3 * k : NULL;
-    Numbers n;
-    n.tau = own ? job->tau * own[0] : job->tau;
-    n.sigma = (own ? own[1] : 1) / (n.tau * job->squared_norm);
-    n.relaxation = own ? own[2] : job->relaxation;
-    n.pull = 2 * job->scale * n.tau / (1 + 2 * job->scale * n.tau);
-    return n;
-}
-
-static int due(long k)
-{
-    long n = k / BALANCE;
+static int is_due(long k) {
+    const long n = k / BALANCE;
     return k > 0 && k % BALANCE == 0 && k <= LAST && (n & (n - 1)) == 0;
 }
 
-/* Up to which iteration planes go before they meet again: the answer is one iteration ahead of what was made. */
-static long meeting(const Job *job)
-{
-    long k = job->iteration, until = job->limit - 1 < job->next_look - 1 ? job->limit - 1 : job->next_look - 1;
+/* The iteration at which planes meet next. The answer is one iteration ahead of the iterations in
+ * place. */
+static long next_meeting(const Job *job) {
+    const long until = least(job->limit, job->pace.next_look) - 1;
     long n = BALANCE;
-    while (n <= k) n *= 2;
+    while (n <= job->pace.iteration) n *= 2;
     return n <= LAST && n < until ? n : until;
 }
 
-/* F(x) and a bound on F(x) - min F, from the sums: docs/guarantees.md, Theorem 3b. */
-static void certify(Job *job, const double *sums)
-{
-    const double count = (double)(job->channels * job->height * job->width), eps = 2.220446049250313e-16;
+/* F(x) and a bound on F(x) - min F, from the sums: docs/guarantees.md, Theorem 7. */
+static void certify(Job *job, const double *sums) {
+    const double count = (double)(job->channels * job->height * job->width), eps = DBL_EPSILON;
     const double bound = job->bound, s = job->scale, extent = job->extent;
+    const double value = s * sums[2] + bound * sums[0];
     double gap = sums[1] + (sums[3] > 0 ? sums[3] : 0);
-    job->value = s * sums[2] + bound * sums[0];
     gap += eps * (32 * bound * sums[0] + count * extent * (600 * bound + 128 * s * extent));
-    job->gap = job->value == 0 ? 0 : gap + (3 * count + 8) * eps * (job->value + gap); /* no value is below 0 */
+    gap += (3 * count + 8) * eps * (value + gap);
+    job->pace.value = value, job->pace.gap = value == 0 ? 0 : gap; /* no value is below 0 */
 }
 
-/* After a look: whether that was it. */
-static void decide(Job *job)
-{
-    long k = job->iteration + 1;
-    if (job->gap < 0.9 * job->mark) job->mark = job->gap, job->mark_at = k;
-    job->next_look = k + (k / 9 > SHORTEST ? k / 9 : SHORTEST);
-    if (job->gap <= job->tolerance * (job->value - job->gap))
-        job->status = REACHED;
-    else if (k >= 4 * job->mark_at && k >= 400)
-        job->status = STUCK;
-    else if (k >= job->limit)
-        job->status = FINISHED;
+/* Balances the steps, from x = ||x - x_then||^2 and p = ||p - p_then||^2: tau moves half of the way
+ * to its wanted value, in logarithms. */
+static void balance(Job *job, double x, double p) {
+    const double wanted = sqrt(x / (p * job->squared_norm)) / job->tau;
+    if (job->pace.iteration < TRUSTED || !(x > 0) || !isfinite(wanted)) return;
+    job->tau *= sqrt(fmin(fmax(wanted, 1.0 / 16), 16));
 }
 
-#define IO float
+/* Entry k of an array of an instance. */
+INLINE double get(const Job *job, const void *array, long k) {
+    return job->doubles ? ((const double *)array)[k] : (double)((const float *)array)[k];
+}
+
+INLINE void put(const Job *job, void *array, long k, double value) {
+    if (job->doubles) ((double *)array)[k] = value;
+    else ((float *)array)[k] = (float)value;
+}
+
+/* The offset of the mask of a channel. */
+static long mask_of(const Job *job, long c) {
+    return job->masks > 1 ? c * job->height * job->width : 0;
+}
+
+/* A row of an array from entry `at` on. */
+static void get_row(const Job *job, const void *array, long at, double *row) {
+    for (long j = 0; j < job->width; j++) row[j] = get(job, array, at + j);
+}
+
+/* Projects a row of p onto the bound, since p was rounded when it was stored. */
+static void confine(const Job *job, double *restrict down, double *restrict right) {
+    const double bound = job->bound;
+    for (long j = 0; j < job->width; j++) {
+        double v = down[j], w = right[j], square = v * v + w * w,
+               factor = square > bound * bound ? bound / sqrt(square) : 1;
+        down[j] = job->isotropic ? factor * v : v > bound ? bound : v < -bound ? -bound : v;
+        right[j] = job->isotropic ? factor * w : w > bound ? bound : w < -bound ? -bound : w;
+    }
+}
+
+/* Adds the sums of one row: length, slack, misfit and residual. `line` holds x, the next row of x,
+ * p along the columns in the previous row, p of this row, y and the mask; x[width] is x[width - 1]
+ * and right[-1] is 0. */
+INLINE void sums_of(const Job *job, long c, double *const *line, const int isotropic, double *out) {
+    const double *restrict x = line[0], *restrict next = line[1], *restrict above = line[2];
+    const double *restrict down = line[3], *restrict right = line[4], *restrict y = line[5];
+    const double *restrict known = line[6], low = job->low[c], high = job->high[c];
+    const double bound = job->bound, s = job->scale, half = 0.5 / s;
+    double length = 0, slack = 0, misfit = 0, residual = 0;
+#pragma omp simd reduction(+ : length, slack, misfit, residual)
+    for (long j = 0; j < job->width; j++) {
+        double along = next[j] - x[j], across = x[j + 1] - x[j], v = down[j], w = right[j];
+        if (isotropic) {
+            double size = sqrt(along * along + across * across),
+                   rest = bound * size - (along * v + across * w);
+            length += size, slack += rest > 0 ? rest : 0;
+        } else {
+            length += fabs(along) + fabs(across);
+            slack += fabs(along) * (along < 0 ? bound + v : bound - v) +
+                fabs(across) * (across < 0 ? bound + w : bound - w);
+        }
+        double pushed = (v - above[j]) + (w - right[j - 1]), off = x[j] - y[j],
+               free = half * pushed; /* pushed: -K'p */
+        double nearest = free < low - y[j] ? low - y[j] : free;
+        nearest = nearest > high - y[j] ? high - y[j] : nearest;
+        double past = off - nearest, kept = past * (2 * s * (nearest - free) + s * past);
+        double lost = pushed * ((pushed < 0 ? low : high) - x[j]);
+        residual += known[j] > 0 ? kept : lost;
+        misfit += known[j] > 0 ? off * off : 0;
+    }
+    out[0] += length, out[1] += slack, out[2] += misfit, out[3] += residual;
+}
+
+/* Adds the sums of one plane of the stored answer: docs/guarantees.md, Theorem 7. */
+static void add_sums(const Job *job, long c, double *sums) {
+    const long height = job->height, width = job->width, size = height * width, space = width + 16;
+    const long x = c * size, p = 2 * x, mask = mask_of(job, c);
+    double *memory = calloc((size_t)(7 * space + 8), sizeof(double)), *line[7];
+    if (!memory) {
+        fail_with(job->meeting, NO_MEMORY);
+        return;
+    }
+    for (int a = 0; a < 7; a++)
+        line[a] = memory + 8 + a * space; /* x, next, above, down, right, y, known */
+    get_row(job, job->x_out, x, line[0]);
+    for (long i = 0; i < height && !watch(job->meeting, width); i++) {
+        const long at = i * width;
+        get_row(job, job->x_out, x + (i + 1 < height ? at + width : at), line[1]);
+        get_row(job, job->p_out, p + at, line[3]);
+        get_row(job, job->p_out, p + size + at, line[4]);
+        confine(job, line[3], line[4]);
+        get_row(job, job->y, x + at, line[5]);
+        get_row(job, job->mask, mask + at, line[6]);
+        line[0][width] = line[0][width - 1];
+        if (job->isotropic) sums_of(job, c, line, 1, sums);
+        else sums_of(job, c, line, 0, sums);
+        double *x_row = line[0], *above = line[2];
+        line[0] = line[1], line[1] = x_row, line[2] = line[3], line[3] = above;
+    }
+    free(memory);
+}
+
 #define REAL float
 #define SQRT sqrtf
 #define NAME(f) f##_float
@@ -97,35 +171,35 @@ static void decide(Job *job)
 #undef NAME
 #define REAL double
 #define SQRT sqrt
-#define NAME(f) f##_mixed
-#include "saddle.h"
-#undef IO
-#undef NAME
-#define IO double
 #define NAME(f) f##_double
 #include "saddle.h"
 
-/* One instance. Float numbers go on in double precision where their rounding hides what is left of the gap. */
-static int solve(Job *job, int doubles, int threads)
-{
+/* Solves one instance. Float solves continue in double precision if rounding hides the gap. */
+static void solve(Job *job, int threads) {
     const double tolerance = job->tolerance;
-    if (doubles) return solve_double(job, threads);
-    if (tolerance >= 0 && tolerance < ROUNDED) job->tolerance = ROUNDED;
-    if (!solve_float(job, threads)) return 0;
-    const int done = job->status == FINISHED || (job->status == REACHED && tolerance >= ROUNDED);
-    if (done || __atomic_load_n(&job->meeting->failed, __ATOMIC_RELAXED) || tolerance < 0 || job->iteration + 1 >= job->limit) return 1;
+    Pace *pace = &job->pace;
+    if (job->doubles) {
+        solve_double(job, threads);
+        return;
+    }
+    job->tolerance = fmax(tolerance, ROUNDED);
+    solve_float(job, threads);
+    if (pace->status == FINISHED || (pace->status == REACHED && tolerance >= ROUNDED)) return;
+    if (has_failed(job->meeting) || pace->iteration + 1 >= job->limit) return;
     job->x = job->x_out, job->p = job->p_out, job->tolerance = tolerance;
-    job->status = GOING, job->mark = INFINITY, job->mark_at = job->iteration;
-    return solve_mixed(job, threads);
+    pace->status = GOING, pace->mark = INFINITY, pace->mark_at = pace->iteration;
+    solve_double(job, threads);
 }
 
-/* A batch of solves. report (B, COLUMNS): tau to begin with; in the end tau, iterations, status, F(x), its gap, 0. */
-int lmd_saddle(const void *y, const void *mask, const void *low, const void *high, const void *x, const void *p,
-               const double *bound, const double *numbers, double scale, double squared_norm, double relaxation,
-               double tolerance, long batch, long channels, long masks, long height, long width, long learned, long limit,
-               long first_look, long isotropic, long doubles, int threads, void *x_out, void *p_out, double *report)
-{
-    const long number = doubles ? 8 : 4, plane = number * height * width, size = channels * plane;
+/* Solves a batch to a tolerance. `arrays`: y, mask (B, 1 or C, H, W), x to start from, and the
+ * answers x and p. `reals`: scale, squared norm, relaxation, tolerance, then bounds and tau of each
+ * instance, then low and high (B, C). `sizes`: B, C, channels of masks, H, W, limit, isotropic,
+ * doubles. */
+int lmd_saddle(
+    void *const *arrays, const double *reals, const long *sizes, int threads, double *report) {
+    const long batch = sizes[0], channels = sizes[1], pixels = sizes[3] * sizes[4];
+    const long bytes = (sizes[7] ? 8 : 4) * pixels;
+    const double *bounds = reals + 4, *taus = bounds + batch, *low = taus + batch;
     const int apart = batch >= threads;
     int arrived = 0;
     Meeting meeting = {0};
@@ -133,27 +207,37 @@ int lmd_saddle(const void *y, const void *mask, const void *low, const void *hig
     {
 #pragma omp for schedule(dynamic) nowait
         for (long n = 0; n < batch; n++) {
-            if (__atomic_load_n(&meeting.failed, __ATOMIC_RELAXED)) continue;
-            Job job = {0};
-            double *told = report + COLUMNS * n;
-            job.y = (const char *)y + n * size, job.mask = (const char *)mask + n * masks * plane;
-            job.low = (const char *)low + n * channels * number, job.high = (const char *)high + n * channels * number;
-            job.x = (const char *)x + n * size, job.p = p ? (const char *)p + 2 * n * size : NULL;
-            job.x_out = (char *)x_out + n * size, job.p_out = (char *)p_out + 2 * n * size;
-            job.numbers = numbers, job.learned = learned, job.limit = limit;
-            job.channels = channels, job.masks = masks, job.height = height, job.width = width;
-            job.stride = (width + LANES - 1) / LANES * LANES, job.isotropic = (int)isotropic;
-            job.bound = bound[n], job.scale = scale, job.squared_norm = squared_norm, job.tau = told[0];
-            job.meeting = &meeting;
-            job.relaxation = relaxation, job.tolerance = tolerance, job.mark = INFINITY;
-            job.next_look = tolerance < 0 ? limit : learned > first_look ? learned : first_look;
-            for (long c = 0; c < channels; c++) {
-                double from = doubles ? ((const double *)job.low)[c] : (double)((const float *)job.low)[c];
-                double to = doubles ? ((const double *)job.high)[c] : (double)((const float *)job.high)[c];
-                if (to - from > job.extent) job.extent = to - from;
-            }
-            if (!solve(&job, (int)doubles, apart ? 1 : threads)) fail_with(&meeting, NO_MEMORY);
-            told[0] = job.tau, told[1] = (double)job.iteration + 1, told[2] = job.status, told[3] = job.value, told[4] = job.gap;
+            if (has_failed(&meeting)) continue;
+            const long at = n * channels * bytes;
+            Job job = {.y = (char *)arrays[0] + at,
+                .mask = (char *)arrays[1] + n * sizes[2] * bytes,
+                .x = (char *)arrays[2] + at,
+                .x_out = (char *)arrays[3] + at,
+                .p_out = (char *)arrays[4] + 2 * at,
+                .low = low + n * channels,
+                .high = low + (batch + n) * channels,
+                .channels = channels,
+                .masks = sizes[2],
+                .height = sizes[3],
+                .width = sizes[4],
+                .limit = sizes[5],
+                .stride = (sizes[4] + LANES - 1) / LANES * LANES,
+                .isotropic = (int)sizes[6],
+                .doubles = (int)sizes[7],
+                .scale = reals[0],
+                .squared_norm = reals[1],
+                .relaxation = reals[2],
+                .tolerance = reals[3],
+                .bound = bounds[n],
+                .tau = taus[n],
+                .pace = {.mark = INFINITY, .next_look = SHORTEST},
+                .meeting = &meeting};
+            for (long c = 0; c < channels; c++)
+                job.extent = fmax(job.extent, job.high[c] - job.low[c]);
+            solve(&job, apart ? 1 : threads);
+            double *own = report + REPORT * n;
+            own[0] = (double)job.pace.iteration + 1, own[1] = job.pace.status;
+            own[2] = job.pace.value, own[3] = job.pace.gap;
         }
         watch_others(&meeting, &arrived);
     }

@@ -1,66 +1,65 @@
-"""Learned schedules: step sizes and momenta of the first iterations, and which one to take for a tolerance.
+"""Learned schedules: step sizes and momenta of the first iterations, and the choice of one for a tolerance.
 
-schedules.safetensors holds them by name, with the command, the seed and the data that made each in its metadata
-(benchmarks/schedules.py writes it):
+benchmarks/schedules.py writes schedules.safetensors. The file holds the schedules by name; its metadata gives the
+command, the seed and the training data of each:
 
 - `denoise-steps-N` and `denoise-scales-N` `(2, J, N)`: step sizes and momenta of `LearnedFGP` for J roughnesses, from
-  p = 0 and from coarser grids; `NAME.reach` `(4, PLACES)` is the relative gap that is proven after them.
-- `models-KIND-N` `(N, 3)`: the numbers of `RelaxedPDHG`.
+  p = 0 and from coarser grids; `NAME.reach` `(4, PLACES)` is the relative gap that is proven after N iterations.
+- `models-KIND-N` `(N, 3)`: a_k, c_k and r_k of `PrimalDual`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lmd.core.files import read_tensors
-from lmd.solvers.learned.dual import LOWEST, NODES, PLACES, RATIO, between
+from lmd.solvers.learned.primal_dual import PLACES, between
 
 FILE = Path(__file__).with_name("schedules.safetensors")
 
 MARGINS = {False: 0.9, True: 0.8}
-"""Share of the tolerance that a schedule's reach has to be within, by whether it begins on coarser grids: one that
-misses costs a gap evaluation and more iterations. Those from coarser grids vary more from image to image."""
+"""Share of the tolerance that a schedule must reach, without (False) and with (True) coarser grids. A schedule that
+misses the tolerance costs a gap evaluation and more iterations. Results from coarser grids vary more between images."""
 
 COUPLED_MARGIN = 0.6
-"""The same share, besides, for coupled channels: their gaps fall faster, so that a longer schedule costs little."""
+"""Further factor for coupled channels: their gaps fall faster, so that a longer schedule costs little."""
 
 COARSE_COST, COARSE_SETUP = 1.38, 4
-"""Cost of an iteration with coarser grids, and of setting these up, in iterations."""
+"""Cost of an iteration with coarser grids, and cost of building these grids, in iterations on the full grid."""
 
-LONG_BELOW = 0.02  # tolerances below this take the longer schedule of primal-dual iterations, where there are two
+LONG_BELOW = 0.02  # tolerances below this take the longer of two primal-dual schedules
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Step sizes and momenta of FGP, and how far they get."""
+    """Step sizes and momenta of FGP, and the gaps that they reach."""
 
     values: Tensor  # `(2, J, N)`, for J roughnesses in geometric progression
     coarse: bool  # whether it begins on coarser grids
     log_reach: Sequence[Sequence[float]]
-    """Logarithms of the tolerances that it is taken for, by form and roughness `(4, PLACES)`:
-    anisotropic, isotropic, and both with coupled channels."""
+    """Logarithm of the least tolerance for which this schedule is chosen, by form and roughness `(4, PLACES)`;
+    the forms are anisotropic, isotropic, and both with coupled channels."""
 
     @property
     def iterations(self) -> int:
-        """N."""
+        """N, the number of iterations."""
         return int(self.values.shape[2])
 
     @property
     def cost(self) -> float:
-        """In iterations."""
+        """The cost of the schedule, in units of an iteration on the full grid."""
         return COARSE_SETUP + COARSE_COST * self.iterations if self.coarse else self.iterations
 
     def at(self, roughness: float) -> Tensor:
-        """Step sizes and momenta `(2, N)` for one roughness."""
+        """Return step sizes and momenta `(2, N)` for one roughness."""
         below, share = between(roughness)
         return torch.lerp(self.values[:, below], self.values[:, below + 1], share)
 
@@ -72,7 +71,7 @@ def _tensors() -> dict[str, Tensor]:
 
 @functools.cache
 def denoising() -> tuple[Schedule, ...]:
-    """The schedules of FGP, the cheapest first."""
+    """Return the schedules of FGP, the cheapest first."""
     found = [_schedule(name) for name in _tensors() if name.startswith("denoise-") and not name.endswith(".reach")]
     return tuple(sorted(found, key=lambda schedule: schedule.cost))
 
@@ -86,7 +85,7 @@ def _schedule(name: str) -> Schedule:
 
 
 def choose(roughness: float, tolerance: float, isotropic: bool, *, coarse: bool) -> Schedule:
-    """The cheapest schedule that reaches a tolerance, or the longest; `coarse` says whether coarser grids are there."""
+    """Return the cheapest schedule that reaches a tolerance, or the costliest; `coarse` allows coarser grids."""
     below, share = between(roughness, PLACES)
     usable = [schedule for schedule in denoising() if coarse or not schedule.coarse]
     for schedule in usable:
@@ -97,38 +96,32 @@ def choose(roughness: float, tolerance: float, isotropic: bool, *, coarse: bool)
 
 
 def primal_dual(kind: str, tolerance: float) -> Tensor:
-    """The numbers `(N, 3)` of relaxed PDHG for a kind of model: "saddle", "second", "counts" or "absolute"."""
+    """Return a_k, c_k, r_k `(N, 3)` of relaxed PDHG for a kind: "saddle", "second", "counts" or "absolute"."""
     lengths = sorted(int(name.rpartition("-")[2]) for name in _tensors() if name.startswith(f"models-{kind}-"))
     return _tensors()[f"models-{kind}-{lengths[-1] if tolerance < LONG_BELOW else lengths[0]}"]
 
 
-class _Struct(ctypes.Structure):
-    """`Schedules` of loop.c."""
+class Table(NamedTuple):
+    """Tensors of n schedules, in the layout of C."""
 
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("numbers", "reach", "horizons", "coarse")),
-        *((name, ctypes.c_long) for name in ("count", "nodes")),
-        *((name, ctypes.c_double) for name in ("lowest", "ratio")),
+    numbers: Tensor  # step sizes and momenta: `(2, J, N)` of each schedule, flattened and joined
+    reach: Tensor  # logarithms of tolerances `(n, 4, PLACES)`
+    horizons: Tensor  # numbers of iterations N `(n,)`
+    coarse: Tensor  # whether schedules begin on coarser grids `(n,)`
+
+
+def table_of(schedules: Sequence[Schedule]) -> Table:
+    """Return the tensors of these schedules in the layout of C."""
+    whole: Any = {"dtype": torch.int64, "device": "cpu"}
+    return Table(
+        torch.cat([schedule.values.flatten() for schedule in schedules]),
+        torch.tensor([schedule.log_reach for schedule in schedules], dtype=torch.float64, device="cpu"),
+        torch.tensor([schedule.iterations for schedule in schedules], **whole),
+        torch.tensor([schedule.coarse for schedule in schedules], **whole),
     )
-
-
-class Table:
-    """Schedules as C reads them, at `address`, while this object lives."""
-
-    def __init__(self, schedules: Sequence[Schedule]) -> None:
-        cpu: Any = {"device": "cpu"}
-        self._arrays = (
-            torch.cat([schedule.values.flatten() for schedule in schedules]),
-            torch.tensor([schedule.log_reach for schedule in schedules], dtype=torch.float64, **cpu),
-            torch.tensor([schedule.iterations for schedule in schedules], dtype=torch.int64, **cpu),
-            torch.tensor([schedule.coarse for schedule in schedules], dtype=torch.int64, **cpu),
-        )
-        pointers = (array.data_ptr() for array in self._arrays)
-        self._struct = _Struct(*pointers, len(schedules), NODES, LOWEST, RATIO)
-        self.address = ctypes.addressof(self._struct)
 
 
 @functools.cache
 def table() -> Table:
-    """All schedules of FGP."""
-    return Table(denoising())
+    """Return all schedules of FGP."""
+    return table_of(denoising())

@@ -31,7 +31,7 @@ ALIASES = {
     "tv-denoising-fast-20": "denoise-20-fast",
     "tv-inpainting": "inpaint-10",
 }
-"""Names by the problem rather than by the task."""
+"""Alternative names, by problem instead of task."""
 
 
 @functools.cache
@@ -72,10 +72,10 @@ def _folder(name: str) -> Path:
 
 
 def add_safeguard(solver: Solver[Any]) -> Solver[Any]:
-    """Wrap a learned solver so that its answer is never worse than its start, at the least cost.
+    """Wrap a learned solver with the cheapest safeguard that makes its answer no worse than its start.
 
-    A solver that ends in a convergent method is compared with its start; any other is run beside a classical method,
-    where one is known for the problem. Classical solvers, and those with a safeguard, are returned unchanged.
+    A solver that ends in a convergent method is compared with its start. Any other solver runs beside a classical
+    method, if there is one for the problem. Classical solvers and safeguarded solvers are returned unchanged.
     """
     learned = any(True for _ in solver.parameters())
     if not learned or isinstance(solver, (BestSoFar, DescentSafeguard, NoWorseThanStart, Safeguard)):

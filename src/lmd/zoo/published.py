@@ -1,8 +1,8 @@
 """Convert published checkpoints to solvers: state dicts of the two layouts that the paper's authors released.
 
-Both hold `stepsize` and two networks, `fwd_model` and `bwd_model`, with weights `wz`, `wx_lin`, `wx_quad`. The networks
-for images end in `final_conv2d` and a mean over the pixels; the dense ones end in a last `wz`, and one of their hidden
-`wz` and its `wx` are allocated but never used.
+Both layouts have `stepsize` and two networks, `fwd_model` and `bwd_model`, with weights `wz`, `wx_lin`, `wx_quad`.
+Networks for images end in `final_conv2d` and a mean over the pixels. Dense networks end in a last `wz`; one hidden `wz`
+and its `wx` exist but are never used.
 """
 
 from __future__ import annotations
@@ -21,21 +21,18 @@ from lmd.solvers import LearnedMirrorDescent
 
 ACCEPTED = "a published state dict for images or for vectors, as torch.save wrote it"
 AS_PUBLISHED: dict[str, Any] = {"backward": "gradient", "activation": "leaky", "curvature": False}
-INTERVAL = (1e-3, 1e-1)  # what the published step-sizes were clipped to
+INTERVAL = (1e-3, 1e-1)  # the interval to which the published step sizes were clipped
 
 
 def import_checkpoint(path: str | Path) -> LearnedMirrorDescent:
-    """Read a published checkpoint, without running anything in it, and build the solver it holds."""
+    """Read a published checkpoint without executing code in it, and build its solver."""
     weights = _read(Path(path))
     try:
-        solver = _build(weights)
-    except KeyError as error:
-        reason = f"{error.args[0]} is missing"
+        return _build(weights)
+    except Exception as error:  # other weights than published ones may fail anywhere
+        missing = isinstance(error, KeyError)
+        reason = f"{error.args[0]} is missing" if missing else f"{' '.join(str(error).split()):.120}"
         raise FileError("checkpoint", f"{path}, which does not fit ({reason})", ACCEPTED) from None
-    except Exception as error:  # weights that nobody published may fail anywhere
-        reason = " ".join(str(error).split())
-        raise FileError("checkpoint", f"{path}, which does not fit ({reason:.120})", ACCEPTED) from None
-    return solver
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -43,9 +40,9 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise FileError("checkpoint", f"no file {path}", ACCEPTED)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the error below says what there is to say
+            warnings.simplefilter("ignore")  # the error below says enough
             found: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # what reads pickles may raise anything on one that is damaged
+    except Exception:  # damaged pickles may raise any error
         raise FileError("checkpoint", f"{path}, which is damaged or holds more than tensors", ACCEPTED) from None
     plain = isinstance(found, Mapping) and all(isinstance(value, Tensor) for value in found.values())
     if not plain or "stepsize" not in found:
@@ -60,87 +57,62 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _build(weights: dict[str, Tensor]) -> LearnedMirrorDescent:
-    forward, backward = (_Layers(weights, name) for name in ("fwd_model", "bwd_model"))
-    width, backward_width = len(forward["wz", 0]), len(backward["wz", 0])
-    mirror: Any
-    if forward.is_image:
-        mirror = ConvPair(
-            forward["wx_lin", 0].shape[1],
-            width,
-            forward.depth,
-            kernel=forward["wx_lin", 0].shape[2],
-            backward_filters=backward_width,
-            backward_layers=backward.depth,
-            reduction="mean",
-            mixing=0.1,
-            **AS_PUBLISHED,
-        )
+    prefixes = ("fwd_model.", "bwd_model.")
+    networks = [
+        {name.removeprefix(each): weight for name, weight in weights.items() if name.startswith(each)}
+        for each in prefixes
+    ]
+    first = networks[0]["wx_lin.0.weight"]
+    is_image = first.ndim == 4
+    counts = [sum(name.startswith("wx_lin.") and name.endswith(".weight") for name in each) for each in networks]
+    depth, backward_depth = (count - 1 if is_image else count - 3 for count in counts)
+    width, backward_width = (len(each["wz.0.weight"]) for each in networks)
+    options: dict[str, Any] = {"backward_layers": backward_depth, **AS_PUBLISHED}
+    mirror: ConvPair | DensePair
+    if is_image:
+        options |= {"kernel": first.shape[2], "backward_filters": backward_width, "reduction": "mean", "mixing": 0.1}
+        mirror = ConvPair(first.shape[1], width, depth, **options)
     else:
-        mirror = DensePair(
-            forward["wx_lin", 0].shape[1],
-            width,
-            forward.depth,
-            backward_width=backward_width,
-            backward_layers=backward.depth,
-            mixing=0.5,
-            **AS_PUBLISHED,
-        )
-    _fill(mirror.forward_net, forward)
-    _fill(mirror.backward_net, backward)
+        mirror = DensePair(first.shape[1], width, depth, backward_width=backward_width, mixing=0.5, **options)
+    _fill(mirror.forward_net, networks[0], is_image)
+    _fill(mirror.backward_net, networks[1], is_image)
     sizes = weights["stepsize"].flatten()
     solver = LearnedMirrorDescent(mirror, len(sizes), interval=INTERVAL)
-    steps: Any = solver.steps
     with torch.no_grad():
-        steps.sizes.copy_(sizes)
-    steps.constrain_()
+        solver.steps.sizes.copy_(sizes)
+    solver.steps.constrain_()
     return solver
 
 
-class _Layers:
-    """The weights of one network by kind and place."""
-
-    def __init__(self, weights: dict[str, Tensor], network: str) -> None:
-        self.weights, self.network = weights, network
-        linear = [name for name in weights if name.startswith(f"{network}.wx_lin.") and name.endswith(".weight")]
-        self.is_image = self["wx_lin", 0].ndim == 4
-        self.count = len(linear)
-        self.depth = self.count - 1 if self.is_image else self.count - 3
-
-    def __getitem__(self, place: tuple[str, int]) -> Tensor:
-        return self.weights[f"{self.network}.{place[0]}.{place[1]}.weight"]
-
-    def stacked(self, kind: str, count: int) -> Tensor:
-        return torch.stack([self[kind, place] for place in range(count)])
-
-    @property
-    def biases(self) -> Tensor:
-        return torch.stack([self.weights[f"{self.network}.wx_lin.{i}.bias"] for i in range(self.depth + 1)])
-
-    @property
-    def read_out(self) -> Tensor:
-        """One weight per filter: with circular borders a convolution before a mean is the sum of its kernel."""
-        if self.is_image:
-            return self.weights[f"{self.network}.final_conv2d.weight"].sum(dim=(0, 2, 3))
-        return self["wz", self.count - 2].flatten()
-
-
 @torch.no_grad()
-def _fill(network: Any, layers: _Layers) -> None:
-    _set(network.hidden, layers.stacked("wz", layers.depth) / network.gain)
-    _set(network.out, layers.read_out / network.gain_out)
-    _set(network.linear, layers.stacked("wx_lin", layers.depth + 1))
-    _set(network.quadratic, layers.stacked("wx_quad", layers.depth + 1))
-    _set(network.bias, layers.biases)
-    if not layers.is_image:
-        _set(network.out_linear, layers["wx_lin", layers.count - 1].flatten())
-        _set(network.out_quadratic, layers["wx_quad", layers.count - 1].flatten())
+def _fill(network: Any, weights: dict[str, Tensor], is_image: bool) -> None:
+    """Copy weights with their published names into a network.
+
+    A convolution with circular borders, followed by a mean, needs only the sum of its kernel: one weight per filter.
+    """
+    depth = len(network.hidden)
+
+    def stacked(kind: str, count: int, part: str = "weight") -> Tensor:
+        return torch.stack([weights[f"{kind}.{place}.{part}"] for place in range(count)])
+
+    values = {
+        "hidden": stacked("wz", depth) / network.gain,
+        "linear": stacked("wx_lin", depth + 1),
+        "quadratic": stacked("wx_quad", depth + 1),
+        "bias": stacked("wx_lin", depth + 1, "bias"),
+    }
+    if is_image:
+        values["out"] = weights["final_conv2d.weight"].sum(dim=(0, 2, 3)) / network.gain_out
+    else:
+        values["out"] = weights[f"wz.{depth + 1}.weight"].flatten() / network.gain_out
+        values["out_linear"] = weights[f"wx_lin.{depth + 2}.weight"].flatten()
+        values["out_quadratic"] = weights[f"wx_quad.{depth + 2}.weight"].flatten()
+    for name, value in values.items():
+        weight = getattr(network, name)
+        if value.shape != weight.shape:
+            raise ValueError(f"weights of shape {tuple(value.shape)} where {tuple(weight.shape)} belongs")
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError("weights that are not finite")
+        weight.copy_(value)
     if network.convex and min(float(network.hidden.min()), float(network.out.min())) < 0:
         raise ValueError("negative weights in the forward network, which is not convex then")
-
-
-def _set(weight: Tensor, value: Tensor) -> None:
-    if value.shape != weight.shape:
-        raise ValueError(f"weights of shape {tuple(value.shape)} where {tuple(weight.shape)} belongs")
-    if not bool(torch.isfinite(value).all()):
-        raise ValueError("weights that are not finite")
-    weight.copy_(value)

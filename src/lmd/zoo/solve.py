@@ -1,10 +1,10 @@
-"""One way to solve: `lmd.solve` chooses the solver, runs without recording history, and stops where it is proven."""
+"""`lmd.solve`, its choice of a solver, and the names of solvers: trained ones of the zoo and classical ones."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,30 +12,44 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmd import tv
+from lmd import tv, zoo
 from lmd.core.checks import check_count, check_positive
 from lmd.errors import CapabilityError, InputError
-from lmd.guarantees.theorems import gap_certificate
+from lmd.guarantees.certify import run
 from lmd.problems import derivatives
-from lmd.problems.base import Problem, offers
+from lmd.problems.base import Problem, offers, split_of
 from lmd.problems.duality import relative_gap
-from lmd.solvers.base import Solver, check_solver, check_start, in_full_precision
-from lmd.solvers.result import Certificate, Result, Status
-from lmd.solvers.stopping import MIN_STALL_ITERATIONS, is_limited_by_rounding
-from lmd.tv.solved import End, Outcome, Solved
+from lmd.solvers import FGP, LBFGS, PDHG, ProximalGradient, RelaxedPDHG
+from lmd.solvers.base import Solver, check_start, in_full_precision
+from lmd.solvers.classical.admm import CirculantADMM
+from lmd.solvers.classical.interior_point import InteriorPoint
+from lmd.solvers.classical.qp_interior_point import MAX_SIZE, QPInteriorPoint
+from lmd.solvers.result import Certificate, Result, Status, gap_certificate
+from lmd.solvers.stopping import MIN_STALL_ITERATIONS, Proof, is_limited_by_rounding
+from lmd.solvers.wrappers import Averaged
+from lmd.terms.wrappers import Boxed
+from lmd.tv.plans import End, Outcome, Solved
 from lmd.zoo import stepwise
-from lmd.zoo.defaults import solver_for
 
 MAX_ITERATIONS = 100_000
+MAX_REFINED_ITERATIONS = 5000  # limit in float64 for instances that rounding of x to float32 can hold up
+MAX_WARM_GAP = 1e-2  # a solve in float64 starts from float32 dual points below this relative gap, others from 0
 
-MAX_REFINED_ITERATIONS = 5000  # iterations in float64 for instances that the rounding of x to float32 can hold up
+CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
+    "fgp": lambda: FGP(restart=True),
+    "pdhg": lambda: PDHG(settle=8),
+}
+"""Methods without training, by name."""
+
+MAX_COMPOSITE_SIZE = 512
+"""Composites without a matrix P are solved as quadratic programs up to this number of entries of x. For larger ones
+factorising takes far longer than first-order methods, except on the hardest problems."""
+
+# All other ends have no proof: their status is STALLED if rounding explains it, otherwise FINISHED
 STATUS: dict[int, Status] = {
-    End.OUT_OF_ITERATIONS: Status.FINISHED,
     End.REACHED: Status.TOLERANCE_REACHED,
-    End.STUCK: Status.STALLED,
     End.ROUNDED: Status.STALLED,
     End.NOT_FEASIBLE: Status.NOT_FEASIBLE,
-    End.SLOW: Status.FINISHED,
 }
 
 
@@ -51,20 +65,20 @@ def solve(
 ) -> Result:
     """Solve a batch of problems, each to a proven relative gap of `tolerance`.
 
-    The history of the result has only the start and the end; use `lmd.run` to record every iteration. An instance that
-    is limited by its precision or runs out of iterations says so in its status, and the certificate of the result says
-    what is proven in any case.
+    The history of the result has only the start and the end; use `lmd.run` to record every iteration. The status of an
+    instance tells if rounding or the number of iterations stopped it before the tolerance. The certificate of the
+    result holds in any case.
 
     Args:
         problem: A batch of problems.
         tolerance: The relative gap to be proven.
         solver: Any solver; None picks one for the problem and the tolerance.
-        x0: `(B, ...)`; None is the problem's own start. Solves in one compiled call do not use it.
-        warm: A result for a problem of the same shape, whose points and dual points are the start instead of x0.
-            Compiled inpainting does not use it.
+        x0: Starting points `(B, ...)`; None is the problem's own start. Solves in one compiled call do not use x0.
+        warm: A result for a problem of the same shape; its points and dual points replace x0 as the start. Compiled
+            inpainting does not use it.
         iterations: The maximum number of iterations.
-        differentiable: For total variation models: give the answer derivatives with respect to those data and weights
-            of the problem that require them, by the implicit function theorem. See `lmd.problems.derivatives`.
+        differentiable: For total variation models: whether x has derivatives with respect to the data and weights that
+            require gradients, by the implicit function theorem. See `lmd.problems.derivatives`.
 
     Returns:
         The answer, with its status and certificate.
@@ -94,7 +108,7 @@ def solve(
     begun, start = time.perf_counter(), _start(problem, x0, warm)
     with torch.no_grad():
         result = _solve(problem, tolerance, solver, start, None if warm is None else warm.dual, iterations, begun)
-    return _recorded(problem, result) if differentiable else result
+    return _with_derivatives(problem, result) if differentiable else result
 
 
 def _solve(
@@ -106,40 +120,41 @@ def _solve(
     limit: int,
     begun: float,
 ) -> Result:
-    """The answer of the compiled engine where it has a plan, or else of a solver; None is chosen."""
+    """Return the answer of `solver`; None is the compiled engine if it has a plan, otherwise a chosen solver."""
     plan = tv.match(problem, tolerance) if solver is None else None
-    violation, is_continued = None, False
-    if plan is not None and not isinstance(plan, Solver):
-        solved = plan.solve(tolerance, limit, warm)
+    compiled = None if isinstance(plan, Solver) else plan
+    violation: Tensor | None = None
+    if compiled is not None:
+        solved = compiled.solve(tolerance, limit, warm)
         if all([outcome.end == End.REACHED for outcome in solved.outcomes]):
-            return _result(solved, plan.method, problem, x0, begun, None)
+            return _result(solved, compiled.method, problem, x0, begun, None)
     refines = solver is None and x0.dtype == torch.float32 and offers(problem, ("double", "select"))
-    if plan is not None and not isinstance(plan, Solver):
-        solver, is_continued = plan.method, plan.is_continued
-        if not is_continued:
-            solved = _levelled_where_open(solved, problem, tolerance)
-            solved = solved if refines else _continued(solved, solver, problem, x0, tolerance, limit)
-    else:
+    if compiled is None:
         if solver is None:
-            solver = solver_for(problem) if plan is None else plan
-        check_solver(solver, problem)
+            solver = plan if isinstance(plan, Solver) else solver_for(problem)
         if not offers(problem, ("certified_gap",)):
-            return stepwise.watch(solver, problem, x0, tolerance, limit)
-        dual = stepwise.warm_dual(solver, problem, x0, warm)
-        solved, violation = stepwise.iterate(solver, problem, x0, tolerance, limit, dual, refines=refines)
+            return run(solver, problem, x0, limit, stop=[stepwise.Certified(solver, tolerance)])
+        solved, violation = stepwise.iterate(solver, problem, x0, tolerance, limit, warm, refines=refines)
+    else:
+        solver = compiled.method
+        if not compiled.is_continued:
+            ends = [(0, each.end) for each in solved.outcomes if each.end != End.REACHED]
+            part = ~solved.ended(End.REACHED)  # `levelled` points may prove enough
+            solved = _updated(solved, problem, part, solved.x[part], solved.dual[part], ends, tolerance)
+            solved = solved if refines else _continued(solved, solver, problem, x0, tolerance, limit)
     if refines:
+        is_continued = compiled is not None and compiled.is_continued
         solved = _refined(solved, problem, x0, tolerance, limit, warm=is_continued)
     return _result(solved, solver, problem, x0, begun, violation)
 
 
-def _recorded(problem: Problem, result: Result) -> Result:
-    """The result with derivatives of x; its certificate is about the numbers alone."""
+def _with_derivatives(problem: Problem, result: Result) -> Result:
+    """Return the result with derivatives of x; its certificate has no derivatives."""
     prove = result.certifier
     if prove is None or result.dual is None:
         raise CapabilityError("problem", f"{type(problem).__name__}, which has no dual points", "one that has them")
-    return replace(
-        result, x=derivatives.differentiate(problem, result.x, result.dual), certifier=lambda _: prove(result)
-    )
+    x = derivatives.differentiate(problem, result.x, result.dual)
+    return replace(result, x=x, certifier=lambda _: prove(result))
 
 
 def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
@@ -154,33 +169,31 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     points = getattr(problem, "start", None)
     if points is None:
         raise CapabilityError("problem", f"{type(problem).__name__}, which has no start", "one that has, or x0")
-    start: Tensor = points()  # which was looked at when the problem was made
+    start: Tensor = points()  # checked when the problem was constructed
     if torch._C._functorch.is_gradtrackingtensor(start):
         raise InputError("problem", "tensors inside torch.func.grad", "torch.autograd.grad, and differentiable=True")
     return start.detach() if start.requires_grad else start
 
 
-def _certify(solved: Solved, _: Result) -> Certificate:
-    x, outcomes = solved.x, solved.outcomes
-    kind = ctypes.c_double if x.dtype == torch.float64 else ctypes.c_float
-    reported = [max(kind(outcome.value).value, outcome.value) for outcome in outcomes]  # at least F(x)
-    return gap_certificate([outcome.value for outcome in outcomes], [outcome.gap for outcome in outcomes], reported, x)
+def _certify(solved: Solved, result: Result) -> Certificate:
+    rows = [(outcome.value, outcome.gap) for outcome in solved.outcomes]
+    value, gap = torch.tensor(rows, dtype=torch.float64, device=solved.x.device).unbind(1)
+    return gap_certificate(value, gap, result.values)
 
 
 def _result(
     solved: Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float, violation: Tensor | None
 ) -> Result:
-    """The result of a solve. Instances that ended without proof are stalled where that is rounding."""
+    """Return the result of a solve; instances without proof are STALLED if rounding explains it, else FINISHED."""
     seconds = time.perf_counter() - begun
     outcomes = solved.outcomes
-    status, held = [], None
+    status, held = [], list[bool]()
     for n, outcome in enumerate(outcomes):
-        word = STATUS[outcome.end]
-        if outcome.end in (End.OUT_OF_ITERATIONS, End.STUCK, End.SLOW):
-            if held is None:
-                held = is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual).tolist()
-            if outcome.end != End.OUT_OF_ITERATIONS or outcome.iterations >= MIN_STALL_ITERATIONS:
-                word = Status.STALLED if held[n] else Status.FINISHED
+        word = STATUS.get(outcome.end)
+        if word is None:
+            held = held or is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual).tolist()
+            ended_early = outcome.end == End.OUT_OF_ITERATIONS and outcome.iterations < MIN_STALL_ITERATIONS
+            word = Status.STALLED if held[n] and not ended_early else Status.FINISHED
         status.append(word if math.isfinite(outcome.value) else Status.NOT_FINITE)
     x, (counts, _, values, _) = solved.x, zip(*outcomes, strict=True)
     return Result(
@@ -198,69 +211,103 @@ def _result(
     )
 
 
-def _levelled_where_open(solved: Solved, problem: Any, tolerance: float) -> Solved:
-    """The same at points without variation, where a compiled solve did not prove enough and these do."""
-    part = ~solved.ended(End.REACHED)
-    open_problem, x, dual = problem.select(part), solved.x[part], solved.dual[part]
-    value, gap = open_problem.certified_gap(x, dual)
-    x, dual, value, gap = stepwise.levelled(open_problem, x, dual, value, gap, tolerance)
-    near, old = relative_gap(value, gap) <= tolerance, [each for each in solved.outcomes if each.end != End.REACHED]
-    rows = zip(old, near.tolist(), value.tolist(), gap.tolist(), strict=True)
-    new = [Outcome(0, End.REACHED if close else each.end, v, g) for each, close, v, g in rows]
-    return solved.updated(part, x, dual, new)
-
-
 def _continued(solved: Solved, solver: Solver[Any], problem: Any, x0: Tensor, tolerance: float, limit: int) -> Solved:
-    """The same with more iterations, step by step, where a compiled solve ended for no rounding that explains it."""
+    """Continue step by step if a compiled solve got stuck for another reason than rounding, and return the answer."""
     part = solved.ended(End.STUCK)
-    if not bool(part.any()):
-        return solved
-    part = part & ~is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual)
+    if bool(part.any()):
+        part = part & ~is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual)
     if not bool(part.any()):
         return solved
     more, _ = stepwise.iterate(solver, problem.select(part), x0[part], tolerance, limit, solved.dual[part])
-    old = solved.gaps[part].tolist()
-    new = [
-        each if each.gap < gap else each._replace(end=End.STUCK) for each, gap in zip(more.outcomes, old, strict=True)
-    ]
-    return solved.updated(part, more.x, more.dual, new)
+    ends = [(each.iterations, each.end) for each in more.outcomes]
+    return _updated(solved, problem, part, more.x, more.dual, ends, tolerance)
 
 
 def _refined(solved: Solved, problem: Any, x0: Tensor, tolerance: float, limit: int, *, warm: bool) -> Solved:
-    """The same with what ended without proof in float32 solved in float64 and rounded, where that proves more.
+    """Solve instances without proof in float32 again in float64, and keep the rounded answers that prove more.
 
-    What can be held up by the rounding of x gets fewer iterations: hardly more will be proven of it. `warm` begins at
-    the dual points of the solve in float32, whose iterations are then part of the limit.
+    Instances that rounding of x can hold up get fewer iterations, because hardly more can be proven for them. With
+    `warm`, a solve starts at float32 dual points that are near the optimum, and its float32 iterations count towards
+    the limit. If an answer is within the tolerance in float64 but not after rounding, its end is `ROUNDED`: the
+    rounding of x prevents the proof.
     """
     stuck, late = solved.ended(End.STUCK, End.ROUNDED, End.SLOW), solved.ended(End.OUT_OF_ITERATIONS)
     if not bool((stuck | late).any()):
         return solved
     held = is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual)
-    for part, most in ((stuck & ~held, limit), ((stuck | late) & held, min(limit, MAX_REFINED_ITERATIONS))):
-        if warm:
-            most -= max(
-                (each.iterations for each, own in zip(solved.outcomes, part.tolist(), strict=True) if own), default=0
-            )
-        if bool(part.any()) and most > 0:
+    near = held.new_tensor([warm and each.gap <= MAX_WARM_GAP * each.value for each in solved.outcomes])
+    groups = ((stuck & ~held, limit), ((stuck | late) & held, min(limit, MAX_REFINED_ITERATIONS)))
+    for part, most, is_warm in [(part & (near == side), most, side) for part, most in groups for side in (True, False)]:
+        old = [solved.outcomes[place] for place in part.nonzero().flatten().tolist()]
+        if is_warm and old:
+            most -= max(each.iterations for each in old)
+        if old and most > 0:
             exact = problem.select(part).double()
             start = exact.start() if offers(exact, ("start",)) else x0[part].double()
-            dual = solved.dual[part].double() if warm else None
+            dual = solved.dual[part].double() if is_warm else None
             better = _solve(exact, tolerance / 2, None, start, dual, most, time.perf_counter())
-            solved = solved if better.dual is None else _rounded(solved, problem, part, better, tolerance)
+            if better.dual is not None:
+                proven = [each in (Status.TOLERANCE_REACHED, Status.STALLED) for each in better.status]
+                ends = [End.ROUNDED if known else each.end for known, each in zip(proven, old, strict=True)]
+                rows = list(zip(better.iterations.tolist(), ends, strict=True))
+                solved = _updated(solved, problem, part, better.x, better.dual, rows, tolerance)
     return solved
 
 
-def _rounded(solved: Solved, problem: Any, part: Tensor, better: Result, tolerance: float) -> Solved:
-    """The same with answers in float64 to a part of it, rounded, where more is proven of these.
+def _updated(
+    solved: Solved,
+    problem: Any,
+    part: Tensor,
+    x: Tensor,
+    dual: Tensor,
+    ends: Sequence[tuple[int, int]],
+    tolerance: float,
+) -> Solved:
+    """Return `solved` with the points of instances in `part` `(B,)` replaced by rounded new ones that prove more.
 
-    Where they are not within the tolerance though they were before, it is the rounding of x that forbids it.
+    `ends` has the iterations of each new solve, which are added, and its end, used if the tolerance is not met.
     """
-    assert better.dual is not None
-    x, dual = better.x.to(solved.x), better.dual.to(solved.dual)
-    values, gaps = problem.select(part).certified_gap(x, dual)
-    near, new = (relative_gap(values, gaps) <= tolerance).tolist(), []
-    for n, place in enumerate(part.nonzero().flatten().tolist()):
-        proven = better.status[n] in (Status.TOLERANCE_REACHED, Status.STALLED)
-        end = End.REACHED if near[n] else End.ROUNDED if proven else solved.outcomes[place].end
-        new.append(Outcome(int(better.iterations[n]), end, float(values[n]), float(gaps[n])))
-    return solved.updated(part, x, dual, new)
+    one = problem.select(part)
+    proof = stepwise.levelled(one, Proof.of(one, x.to(solved.x), dual.to(solved.dual)), tolerance)
+    near = (relative_gap(proof.value, proof.gap) <= tolerance).tolist()
+    new_x, new_dual, outcomes = solved.x.clone(), solved.dual.clone(), list(solved.outcomes)
+    rows = zip(part.nonzero().flatten().tolist(), ends, near, proof.value.tolist(), proof.gap.tolist(), strict=True)
+    for n, (place, (count, end), close, value, gap) in enumerate(rows):
+        old = outcomes[place]
+        if gap < old.gap:
+            new_x[place], new_dual[place] = proof.x[n], proof.dual[n]
+        else:
+            value, gap = old.value, old.gap
+        outcomes[place] = Outcome(old.iterations + count, End.REACHED if close else end, value, gap)
+    return Solved(new_x, new_dual, outcomes)
+
+
+def find(name: str) -> Solver[Any]:
+    """Return a solver by name: `fgp`, `pdhg`, a name in the zoo, or a folder that `lmd train` or `lmd import` wrote."""
+    return CLASSICAL[name]() if name in CLASSICAL else zoo.load(name)
+
+
+def solver_for(problem: Any) -> Solver[Any]:
+    """Return the solver that `lmd.solve` chooses if the compiled engine has no plan for a problem."""
+    if offers(problem, CirculantADMM().needs):
+        return CirculantADMM()
+    if _is_small_program(problem):
+        return QPInteriorPoint()
+    if not offers(problem, PDHG().needs):
+        if offers(problem, InteriorPoint().needs):
+            return InteriorPoint()
+        return LBFGS() if split_of(problem).term is None else ProximalGradient()
+    if not offers(problem, ("f.strong_convexity",)) and offers(problem, RelaxedPDHG().needs):
+        return Averaged(tv.PrimalDual())
+    has_grid = offers(problem, ("differences",))
+    if has_grid and offers(problem, FGP().needs) and not isinstance(problem.f, Boxed):
+        return FGP(restart=True)  # in a box, PDHG is better: x stays exactly at the bounds
+    return PDHG(settle=8.0 if has_grid else 1.0)
+
+
+def _is_small_program(problem: Any) -> bool:
+    """Return whether a problem is a quadratic program without a grid and with few variables."""
+    if not offers(problem, QPInteriorPoint().needs) or offers(problem, ("differences",)):
+        return False
+    limit = MAX_COMPOSITE_SIZE if problem.f.quadratic is None else MAX_SIZE
+    return bool(problem.start()[0].numel() <= limit)

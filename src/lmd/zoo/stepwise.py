@@ -1,39 +1,53 @@
-"""Solving step by step without recording history: steps, gap evaluations ever more seldom, and the best points."""
+"""Solve step by step without recording a history, with ever rarer gap evaluations, and keep the best points."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmd.errors import CapabilityError
-from lmd.guarantees.certify import Watch, run
+from lmd.guarantees.certify import Record, certify
 from lmd.problems.base import Problem, offers
 from lmd.problems.composite import Composite
 from lmd.problems.duality import project_onto_domains, relative_gap
 from lmd.solvers.base import Solver, State, check_solver
-from lmd.solvers.result import Certificate, Result, Status
-from lmd.solvers.stopping import PROGRESS_SHARE, GapSchedule, ProgressMonitor, Restarts, StallDetector
-from lmd.solvers.tracking import take
-from lmd.tv.solved import End, Outcome, Solved
+from lmd.solvers.result import Status, Tracker
+from lmd.solvers.stopping import (
+    PROGRESS_SHARE,
+    GapSchedule,
+    ProgressMonitor,
+    Proof,
+    StallDetector,
+    StoppingRule,
+)
+from lmd.terms.base import take
+from lmd.tv.plans import End, Outcome, Solved
 
 MIN_GAP = 1e-14  # rounding of sums in float64
-MAX_WARM_GAP = 10.0  # relative gap of a warm start above which learned iterations from nothing are better
+MAX_WARM_GAP = 10.0  # warm starts with a larger relative gap are worse than learned iterations from a cold start
+
+# An instance restarts from its average when its gap is this share of the gap at its last restart, which at first is the
+# gap of the first evaluation from iteration FIRST_RESTART on (Applegate et al. 2023, doi 10.1007/s10107-022-01901-9)
+RESTART_SHARE, FIRST_RESTART = 0.1, 100
 
 STILL_ROUNDINGS, MIN_STILL_ITERATIONS = 8, 40
-"""Units of rounding by which values fall that have ended falling, and the first iteration at which that is checked."""
+"""Values that fall by at most `STILL_ROUNDINGS` units of rounding count as flat, from `MIN_STILL_ITERATIONS` on."""
 
 
-def warm_dual(solver: Solver[Any], problem: Any, x0: Tensor, dual: Tensor | None) -> Tensor | None:
-    """A feasible dual point to start from; None where there is none, or learned iterations from nothing are better."""
-    if dual is None:
-        return None
-    feasible: Tensor = problem.project_dual(dual)
-    if solver.horizon is None or bool((problem.relative_gap(x0, feasible) <= MAX_WARM_GAP).all()):
-        return feasible
-    return None
+def _begin(solver: Solver[Any], problem: Any, x0: Tensor, dual: Tensor | None) -> Any:
+    """Return the state at x0 and the dual point, or without it if learned iterations from a cold start are better."""
+    check_solver(solver, problem)
+    feasible = None if dual is None else problem.g.project(dual)
+    if feasible is None or (solver.horizon and not bool((problem.relative_gap(x0, feasible) <= MAX_WARM_GAP).all())):
+        state = solver.init(problem, x0)
+    else:
+        state = solver.resume(problem, x0, feasible)
+    if state.dual_point is None:
+        given = f"{type(solver).__name__}, which keeps no dual point"
+        raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
+    return state
 
 
 def iterate(
@@ -48,190 +62,146 @@ def iterate(
 ) -> tuple[Solved, Tensor | None]:
     """Take steps until every instance is proven, stalled, or out of iterations.
 
-    A gap of `MIN_GAP` squared beside the value of the start is nothing: where a minimum is 0, the rounding of the data
-    changes it by as much.
+    A gap below `MIN_GAP`^2 times the value at the start counts as 0: if the minimum is 0, rounding of the data changes
+    the minimum by as much.
 
     Args:
-        solver: One that keeps dual points.
+        solver: A solver that keeps dual points.
         problem: A composite problem.
         x0: The start `(B, ...)`.
         tolerance: The relative gap to be proven.
-        limit: How many iterations at most.
-        dual: A feasible dual point to start from; None is none.
-        refines: Whether instances that get stuck will be solved again in float64, and may end early.
+        limit: The maximum number of iterations.
+        dual: A dual point to start from, unless its gap is so large that a cold start is better; None is a cold start.
+        refines: Whether stuck instances will be solved again in float64, so that they may end early here.
 
     Returns:
-        The points of which most is proven, and how far they violate the constraints, if any does.
+        The points with the smallest proven gaps, and their violations of the constraints; None without violations.
     """
-    check_solver(solver, problem)
-    state = solver.init(problem, x0) if dual is None else solver.resume(problem, x0, dual)
-    if state.dual_point is None:
-        given = f"{type(solver).__name__}, which keeps no dual point"
-        raise CapabilityError("solver", given, "one that does, such as FGP or PDHG")
-    done, stall, schedule, best, restarts = 0, StallDetector(), GapSchedule(), _Best(state), Restarts()
+    state = _begin(solver, problem, x0, dual)
+    unknown = torch.full((len(x0),), torch.inf, dtype=torch.float64, device=x0.device)
+    best = Proof(state.x, state.dual_point, unknown, unknown)
+    done, stall, schedule, restarted_at = 0, StallDetector(), GapSchedule(), None
     nothing = MIN_GAP**2 * problem.value(x0).abs().double().nan_to_num(posinf=0)
     stride = min(limit, max(1, (solver.horizon or GapSchedule.MIN_INTERVAL) - state.iteration))
     while True:
         state = solver.advance(problem, state, stride)
         done += stride
-        x, p, value, gap = _evaluate(problem, state, tolerance)
-        best.see(x, p, value, gap)
+        proof = _evaluate(problem, state, tolerance)
+        better = (proof.gap < best.gap) | (best.gap.isinf() & torch.isfinite(proof.x.flatten(1)).all(dim=1))
+        best = best.updated(better, proof)
         far = relative_gap(best.value, best.gap) / tolerance
         near = far <= 1
-        stalled = stall.update(done, gap, problem, state.x, state.dual_point) | (best.gap <= nothing)
+        stalled = stall.update(done, proof.gap, problem, state.x, state.dual_point) | (best.gap <= nothing)
         stalled = (stalled if state.settled is None else stalled | state.settled) & ~near
         stuck = stall.stuck & refines & ~near & ~stalled
         going = ~(near | stalled | stuck)
         if not bool(going.any()) or done >= limit:
             break
-        state = _restarted(solver, problem, state, restarts, (x0, x, gap), ~going)
+        state, restarted_at = _restart(solver, problem, state, x0, going, proof, restarted_at)
         left = (solver.horizon or 0) - state.iteration
         stride = min(left if left > 0 else schedule.next_interval(done, float(far[going].max())), limit - done)
     ends = torch.where(stuck, End.SLOW, End.OUT_OF_ITERATIONS)
     ends = torch.where(near, End.REACHED, torch.where(stalled, End.ROUNDED, ends))
-    return best.solved(problem, done, ends)
+    return _answer(problem, best, done, ends)
 
 
-def _restarted(
-    solver: Solver[Any],
-    problem: Any,
-    state: State,
-    restarts: Restarts,
-    points: tuple[Tensor, Tensor, Tensor],
-    ended: Tensor,
-) -> State:
-    """The state to go on from: from means where that pays, and from x0 where learned steps led astray.
-
-    Learned steps are longer than those that are known to converge. `points` are x0, x and the gap of x.
-    """
-    x0, x, gap = points
-    back = torch.zeros_like(ended)
+def _restart(
+    solver: Solver[Any], problem: Any, state: Any, x0: Tensor, going: Tensor, proof: Proof, last: Tensor | None
+) -> tuple[Any, Tensor | None]:
+    """Restart instances whose gap fell enough below their `last` gap; return the state and the new `last` gaps."""
+    back = torch.zeros_like(going)  # instances that learned steps led away from the optimum
     if state.iteration == solver.horizon and solver.ends_proven:
-        back = ~ended & _is_astray(problem, state, x0, x, gap)
-    which = back | (restarts.update(state.iteration, gap) & ~ended)
-    restarted: State | None = None
-    if bool(which.any()):
-        restarted = solver.restart_from(problem, state, x0, which, back)
-    return state if restarted is None else restarted
+        back = going & _is_astray(problem, state, x0, proof)
+    which = back
+    if last is not None:
+        due = proof.gap < RESTART_SHARE * last
+        which, last = back | (due & going), torch.where(due, proof.gap, last)
+    elif state.iteration >= FIRST_RESTART:
+        last = proof.gap
+    restarted = solver.restart_from(problem, state, x0, which, back) if bool(which.any()) else None
+    return state if restarted is None else restarted, last
 
 
-def _is_astray(problem: Any, state: State, x0: Tensor, x: Tensor, gap: Tensor) -> Tensor:
-    """Whose dual points prove hardly more of x than 0 does, or whose iterates are further away than the start."""
+def _answer(problem: Any, best: Proof, iterations: int, ends: Tensor) -> tuple[Solved, Tensor | None]:
+    """Return the answer and the violations of constraints; points that violate them get the `relaxed_value`."""
+    value, broken, violation = best.value, ~torch.isfinite(best.value), None
+    if bool(broken.any()):
+        relaxed, violation = problem.relaxed_value(best.x)
+        value, ends = torch.where(broken, relaxed.double(), value), torch.where(broken, End.NOT_FEASIBLE, ends)
+        violation = torch.where(broken, violation, 0)
+    rows = zip(ends.tolist(), value.tolist(), best.gap.tolist(), strict=True)
+    return Solved(best.x, best.dual, [Outcome(iterations, *row) for row in rows]), violation
+
+
+def _is_astray(problem: Any, state: State, x0: Tensor, proof: Proof) -> Tensor:
+    """Return which instances have a gap near the gap of the dual point 0, or an iterate with a larger gap than x0."""
     dual = state.dual_point
     assert dual is not None
-    pairs = (x, torch.zeros_like(dual)), (x0, torch.zeros_like(dual)), (state.iterate, dual)
+    none = torch.zeros_like(dual)
+    pairs = (proof.x, none), (x0, none), (state.iterate, dual)
     by_zero, of_start, of_iterate = (problem.certified_gap(*pair)[1] for pair in pairs)
-    return ~((gap < PROGRESS_SHARE * by_zero) & (of_iterate < of_start))
+    return ~((proof.gap < PROGRESS_SHARE * by_zero) & (of_iterate < of_start))
 
 
-def _evaluate(problem: Any, state: State, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Points, dual points, values and gaps of a state; constant points where these prove more."""
-    x, dual = state.x, state.dual_point
-    assert dual is not None
-    value, gap = problem.certified_gap(x, dual)
-    if not bool(torch.isfinite(value).all()) and isinstance(problem, Composite):
-        x = take(torch.isfinite(value), x, project_onto_domains(problem, x))
-        value, gap = problem.certified_gap(x, dual)
-    return levelled(problem, x, dual, value, gap, tolerance)
+def _evaluate(problem: Any, state: State, tolerance: float) -> Proof:
+    """Return the proof for the points of a state, or for `levelled` points if these prove more."""
+    assert state.dual_point is not None
+    proof = Proof.of(problem, state.x, state.dual_point)
+    finite = torch.isfinite(proof.value)
+    if not bool(finite.all()) and isinstance(problem, Composite):
+        proof = Proof.of(problem, take(finite, proof.x, project_onto_domains(problem, proof.x)), proof.dual)
+    return levelled(problem, proof, tolerance)
 
 
-def levelled(
-    problem: Any, x: Tensor, dual: Tensor, value: Tensor, gap: Tensor, tolerance: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same points and gaps, at points without variation where the dual points say that these are better.
+def levelled(problem: Any, proof: Proof, tolerance: float) -> Proof:
+    """Return the proof with the points of `problem.levelled`, which have no variation, if their gap is smaller.
 
-    Where such points are minimisers whatever the weight is, 0 is the dual point that proves it.
+    If these points are minimisers for any weight, the dual point 0 proves it.
     """
     if not offers(problem, ("levelled",)):
-        return x, dual, value, gap
-    level, within = problem.levelled(x, dual)
-    within = within & (relative_gap(value, gap) > tolerance)
-    if not bool(within.any()):
-        return x, dual, value, gap
-    for other in (dual, torch.zeros_like(dual)):
-        level_value, level_gap = problem.certified_gap(level, other)
-        taken = within & (level_gap < gap)
-        x, dual = take(taken, level, x), take(taken, other, dual)
-        value, gap = take(taken, level_value, value), take(taken, level_gap, gap)
-    return x, dual, value, gap
+        return proof
+    level, within = problem.levelled(proof.x, proof.dual)
+    within = within & (relative_gap(proof.value, proof.gap) > tolerance)
+    if bool(within.any()):
+        for dual in (proof.dual, torch.zeros_like(proof.dual)):
+            other = Proof.of(problem, level, dual)
+            proof = proof.updated(within & (other.gap < proof.gap), other)
+    return proof
 
 
-class _Best:
-    """The points of which most is proven, instance by instance."""
+class Certified(StoppingRule):
+    """Stop runs on problems without a dual by certificates of strong convexity or of a bounded domain.
 
-    def __init__(self, state: State) -> None:
-        assert state.dual_point is not None
-        self.x, self.dual = state.x, state.dual_point
-        self.value = torch.full((len(state.x),), torch.inf, dtype=torch.float64, device=state.x.device)
-        self.gap = self.value
+    An instance stops within the tolerance, or when its bound or value stops falling. Certificates become ever rarer.
+    """
 
-    def see(self, x: Tensor, dual: Tensor, value: Tensor, gap: Tensor) -> None:
-        """Compare with other points: they are better where more is proven of them, or nothing is of either."""
-        better = (gap < self.gap) | (self.gap.isinf() & torch.isfinite(x.flatten(1)).all(dim=1))
-        self.x, self.dual = take(better, x, self.x), take(better, dual, self.dual)
-        self.value, self.gap = take(better, value, self.value), take(better, gap, self.gap)
+    def __init__(self, solver: Solver[Any], tolerance: float) -> None:
+        self.solver, self.tolerance = solver, tolerance
+        self.next, self.progress = GapSchedule.MIN_INTERVAL, ProgressMonitor()
 
-    def solved(self, problem: Any, iterations: int, ends: Tensor) -> tuple[Solved, Tensor | None]:
-        """Return the answer, and how far points violate the constraints: values are then those without them."""
-        value, broken, violation = self.value, ~torch.isfinite(self.value), None
-        if bool(broken.any()):
-            relaxed, violation = problem.relaxed_value(self.x)
-            value, ends = torch.where(broken, relaxed.double(), value), torch.where(broken, End.NOT_FEASIBLE, ends)
-            violation = torch.where(broken, violation, 0)
-        rows = zip(ends.tolist(), value.tolist(), self.gap.tolist(), strict=True)
-        return Solved(self.x, self.dual, [Outcome(iterations, *row) for row in rows]), violation
+    def begin(self, problem: Problem, state: State, tracker: Tracker, name: str) -> None:
+        self.start = tracker.x
 
-
-def watch(solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float, iterations: int) -> Result:
-    """Run on a problem without a dual: certificates of strong convexity or of a bounded domain, ever more seldom."""
-    watched = _Watched(solver, problem, x0, tolerance)
-    result = run(solver, problem, x0, iterations, callbacks=[watched])
-    return replace(result, status=watched.judge(result))
+    def check(self, problem: Problem, state: State, tracker: Tracker, last: bool) -> None:
+        k = state.iteration
+        if k < self.next and not last:
+            return
+        history = tracker.history()
+        self.next = k + max(GapSchedule.MIN_INTERVAL, int(GapSchedule.MIN_GROWTH * k))
+        diagnostics = {name: numbers.double() for name, numbers in history.diagnostics.items()}
+        points = (self.start, tracker.x, tracker.values.double(), history.values.double())
+        certificate = certify(Record(self.solver, problem, *points, diagnostics, state.dual_point))
+        proven, bound = certificate.proven, certificate.bound
+        tracker.stop(relative_gap(certificate.value, bound) <= self.tolerance, Status.TOLERANCE_REACHED)
+        ended = (self.progress.update(k, bound) & proven) | _is_flat(history.values)
+        ended = ended if state.settled is None else ended | state.settled
+        tracker.stop(ended & proven, Status.STALLED)
+        tracker.stop(ended, Status.NOT_PROVEN)
 
 
-class _Watched(Watch):
-    """Ends a run where all instances are within the tolerance, or get no further."""
-
-    def __init__(self, solver: Solver[Any], problem: Problem, x0: Tensor, tolerance: float) -> None:
-        super().__init__(solver, problem, x0)
-        self.tolerance, self.next, self.progress = tolerance, float(GapSchedule.MIN_INTERVAL), ProgressMonitor()
-
-    def __call__(self, state: State, values: Tensor) -> bool:
-        super().__call__(state, values)
-        k = len(self.rows)
-        if k < self.next:
-            return False
-        self.next = k + max(GapSchedule.MIN_INTERVAL, GapSchedule.MIN_GROWTH * k)
-        near, ended = self._look(k, state, self.certificate())
-        return bool((near | ended).all())
-
-    def _look(self, k: int, state: State, certificate: Certificate) -> tuple[Tensor, Tensor]:
-        """Which instances are within the tolerance, and which get no further: their bounds fall no more."""
-        near = relative_gap(certificate.value, certificate.bound) <= self.tolerance
-        still = (self.progress.update(k, certificate.bound) & certificate.proven) | self._is_flat(k)
-        return near, still if state.settled is None else still | state.settled
-
-    def _is_flat(self, k: int) -> Tensor:
-        """Whose lowest value has not fallen by more than rounding since iteration k / 4."""
-        values = torch.stack(self.values)
-        before, lowest = (values[: n + 1].amin(dim=0) for n in (k // 4, k))
-        fallen = before - lowest > STILL_ROUNDINGS * torch.finfo(values.dtype).eps * lowest.abs()
-        return ~fallen if k >= MIN_STILL_ITERATIONS else torch.zeros_like(fallen)
-
-    def judge(self, result: Result) -> tuple[Status, ...]:
-        """What became of each instance."""
-        certificate, state = result.certificate, self.state
-        assert certificate is not None and state is not None
-        near, ended = self._look(len(self.rows), state, certificate)
-        rows = zip(result.status, near.tolist(), ended.tolist(), certificate.proven.tolist(), strict=True)
-        return tuple(_word(*row) for row in rows)
-
-
-def _word(status: Status, is_near: bool, has_ended: bool, is_proven: bool) -> Status:
-    if status.failed:
-        return status
-    if is_near:
-        return Status.TOLERANCE_REACHED
-    if has_ended:
-        return Status.STALLED if is_proven else Status.NOT_PROVEN
-    return Status.FINISHED
+def _is_flat(values: Tensor) -> Tensor:
+    """Return which instances' lowest value in `(K+1, B)` has not fallen by more than rounding since iteration K / 4."""
+    k = len(values) - 1
+    before, lowest = values[: k // 4 + 1].amin(dim=0), values.amin(dim=0)
+    fallen = before - lowest > STILL_ROUNDINGS * torch.finfo(values.dtype).eps * lowest.abs()
+    return ~fallen & (k >= MIN_STILL_ITERATIONS)

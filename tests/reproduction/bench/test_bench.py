@@ -207,7 +207,7 @@ def test_every_method_of_every_problem_runs(task):
     for method in methods_for(task, problem, 2):
         for setting in method.settings[:1] + method.settings[-1:]:
             adapted = setting.adapt(problem)
-            start = problem.start() if hasattr(problem, "start") else torch.zeros(2, problem.dimension)
+            start = problem.start() if hasattr(problem, "start") else torch.zeros(2, *problem.point_shape)
             state = setting.solver.step(adapted, setting.solver.init(adapted, start))
             assert bool(torch.isfinite(state.x).all()), method.name
             if method.name != "fgp" or task != "control":  # whose points are in the box in the limit alone
@@ -219,7 +219,7 @@ def test_another_balance_is_the_same_problem():
     adapted = Setting(PDHG(), balance=2.0).adapt(problem)
     x = problem.start()
     assert_close(adapted.value(x), problem.value(x))
-    assert adapted.balance == 2 * problem.balance and adapted.operator is not problem.operator
+    assert adapted.operator.scales[1] == 2 * problem.operator.scales[1] and adapted.operator is not problem.operator
 
 
 @pytest.mark.parametrize(("task", "peer"), PEERS, ids=lambda each: getattr(each, "name", each))

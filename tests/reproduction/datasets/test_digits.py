@@ -72,16 +72,16 @@ class TestFilesThatAreNotWhatTheirNamesSay:
     def test_images_where_labels_belong(self, tiny_mnist):
         images = (tiny_mnist / "train-images-idx3-ubyte.gz").read_bytes()
         (tiny_mnist / "train-labels-idx1-ubyte.gz").write_bytes(images)
-        self.refused(tiny_mnist, r"train-labels-idx1-ubyte.gz, which holds 20 images of 28 x 28, expected 20 labels")
+        self.refused(tiny_mnist, r"train-labels-idx1-ubyte.gz, of shape \(20, 28, 28\), expected shape \(20,\)")
 
     def test_the_train_fold_where_the_test_fold_belongs(self, tiny_mnist):
         labels = (tiny_mnist / "train-labels-idx1-ubyte.gz").read_bytes()
         (tiny_mnist / "t10k-labels-idx1-ubyte").write_bytes(gzip.decompress(labels))
-        self.refused(tiny_mnist, r"t10k-labels-idx1-ubyte, which holds 20 labels, expected 10 labels")
+        self.refused(tiny_mnist, r"t10k-labels-idx1-ubyte, of shape \(20,\), expected shape \(10,\)")
 
     def test_numbers_of_another_shape(self, tiny_mnist, as_idx):
         (tiny_mnist / "t10k-labels-idx1-ubyte").write_bytes(as_idx(np.zeros((5, 2))))
-        self.refused(tiny_mnist, r"which holds numbers of shape \(5, 2\), expected 10 labels")
+        self.refused(tiny_mnist, r"of shape \(5, 2\), expected shape \(10,\)")
 
     def test_truncated(self, tiny_mnist):
         path = tiny_mnist / "t10k-images-idx3-ubyte"

@@ -1,5 +1,6 @@
 import errno
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_a_shipped_solver_passes_and_leaves_a_table_and_a_figure(tmp_path):
 def test_a_promise_about_the_class_is_kept_or_broken(tmp_path, step, kept):
     promised = lmd.guarantees.Promise(target=0.5, iterations=300, runs=300, within=300, share=0.99, confidence=0.95)
     solver = GradientDescent(step)
-    solver.card = {"promise": promised.to_json()}
+    solver.card = {"promise": asdict(promised)}
     (found,) = promise_findings(solver, LeastSquaresFamily(), 4, 0, lmd.guarantees.minimum)
     assert found.holds is kept and found.promise == "at least 0.99 of the class" and (found.value > 0.9) is kept
 

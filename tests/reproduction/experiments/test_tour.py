@@ -12,7 +12,6 @@ from lmd.reproduction import experiments
 from lmd.reproduction.experiments.base import reproduce
 from lmd.reproduction.experiments.tour import OwnClass, PhotographTour, write_learned
 from lmd.reproduction.tables import row, select
-from lmd.testing.solvers import threads
 
 
 def test_the_photograph_is_denoised_and_proven_and_the_race_is_run(
@@ -77,7 +76,7 @@ CARD = {
 }
 
 
-def test_a_class_is_learned_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_is_learned_and_shown(threads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def learn(*_: object, **__: object) -> SimpleNamespace:
         assert torch.get_num_threads() == 1, "minutes are of the processor on one thread alone"
         return SimpleNamespace(card=CARD)

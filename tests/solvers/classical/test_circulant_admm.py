@@ -9,7 +9,7 @@ from lmd.operators import Blur, Differences, ParallelBeam, gaussian_kernel
 from lmd.operators.blur import motion_kernel
 from lmd.problems import TVDeblurring, TVTomography
 from lmd.solvers import PDHG
-from lmd.solvers.classical.circulant_admm import CirculantADMM
+from lmd.solvers.classical.admm import CirculantADMM
 
 
 def deblurring(kind=torch.float64, isotropic=False, border="circular", weight=0.01):
@@ -31,9 +31,6 @@ def tomography(isotropic=False):
     return TVTomography(beams(image) + noise, (14, 11), 0.1, isotropic)
 
 
-PROBLEMS = {"deblurring": deblurring, "tomography": tomography}
-
-
 @pytest.mark.parametrize("size", [(8, 9), (7, 6), (1, 5)])
 def test_spectra_are_those_of_circulant_matrices(size):
     x = torch.rand(1, 1, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -49,9 +46,8 @@ def test_spectra_are_those_of_circulant_matrices(size):
 
 
 @pytest.mark.parametrize("isotropic", [False, True])
-@pytest.mark.parametrize("kind", PROBLEMS)
-def test_it_finds_what_pdhg_finds(kind, isotropic):
-    problem = PROBLEMS[kind](isotropic=isotropic)
+def test_it_finds_what_pdhg_finds(isotropic):
+    problem = deblurring(isotropic=isotropic)
     found = lmd.solve(problem, 1e-6, solver=CirculantADMM())
     other = lmd.solve(problem, 1e-3, solver=PDHG(0.5, accelerated=False))
     assert {status.name for status in found.status} == {"TOLERANCE_REACHED"}
@@ -66,20 +62,13 @@ def test_a_solution_stays_where_it_is():
     torch.testing.assert_close(again.x, found.x, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", PROBLEMS)
-def test_many_steps_at_once_are_as_many_steps(kind):
-    problem, solver = PROBLEMS[kind](), CirculantADMM()
+def test_many_steps_at_once_are_as_many_steps():
+    problem, solver = deblurring(), CirculantADMM()
     together = solver.advance(problem, solver.init(problem, problem.start()), 7)
     state = solver.init(problem, problem.start())
     for _ in range(7):
         state = solver.step(problem, state)
     torch.testing.assert_close((together.x, together.dual), (state.x, state.dual))
-
-
-def test_gradients_are_counted_where_there_are_any():
-    for problem, count in ((deblurring(), 1), (tomography(), 6)):
-        result = lmd.run(CirculantADMM(), problem, iterations=5)
-        assert result.evaluations["data_gradient"].tolist() == [count] * 2
 
 
 def test_it_is_the_default_where_its_steps_are_exact():
@@ -89,5 +78,6 @@ def test_it_is_the_default_where_its_steps_are_exact():
 
 
 def test_what_it_lacks_is_named():
-    with pytest.raises(CapabilityError, match="beside_spectrum"):
-        lmd.solve(deblurring(border="replicate"), 1e-2, solver=CirculantADMM())
+    for problem in (deblurring(border="replicate"), tomography()):
+        with pytest.raises(CapabilityError, match="beside_spectrum"):
+            lmd.solve(problem, 1e-2, solver=CirculantADMM())

@@ -61,14 +61,14 @@ def test_the_dual_gap_falls_as_the_theorem_says(isotropic):
     best = states(FGP(restart=True), tv, tv.noisy, 3000)[-1].dual
     radius = (best - run[0].dual).square().flatten(1).sum(1)
     for k in (5, 20, 80, 200):
-        bound = 2 * tv.operator.norm**2 / tv.data_strong_convexity * radius / (k + 1) ** 2
+        bound = 2 * tv.operator.norm**2 / tv.f.strong_convexity * radius / (k + 1) ** 2
         assert bool((tv.dual_value(best) - tv.dual_value(run[k].dual) <= bound).all())
 
 
 def test_x_belongs_to_the_dual_point_and_the_adjoints_are_extrapolated_rightly():
     tv = problem()
     for state in states(FGP(), tv, tv.noisy, 12)[1:]:
-        assert_close(state.x, tv.tilted_minimiser(tv.operator.adjoint(state.dual)))
+        assert_close(state.x, tv.f.tilted_minimiser(tv.operator.adjoint(state.dual)))
         assert_close(state.adjoint, tv.operator.adjoint(state.dual))
         assert_close(state.ahead_adjoint, tv.operator.adjoint(state.ahead), rtol=1e-10, atol=1e-10)
 
@@ -123,7 +123,7 @@ def test_training_can_differentiate_through_steps():
 def test_evaluations_are_counted(monkeypatch):
     tv = problem()
     calls = []
-    for owner, name in ((tv.operator, "_apply"), (tv.operator, "_adjoint"), (tv, "tilted_minimiser")):
+    for owner, name in ((tv.operator, "_apply"), (tv.operator, "_adjoint"), (tv.f, "tilted_minimiser")):
         real = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda x, real=real, name=name: calls.append(name) or real(x))
     solver = FGP()
@@ -148,5 +148,5 @@ def test_it_says_what_a_problem_lacks():
     with pytest.raises(CapabilityError, match=r"LeastSquares, which has no operator.*FGP needs"):
         lmd.run(FGP(), LeastSquares(torch.eye(2), torch.ones(1, 2)), torch.ones(1, 2))
     inpainting = TVInpainting(torch.ones(1, 1, 3, 3), torch.eye(3))
-    with pytest.raises(CapabilityError, match=r"TVInpainting, which has no data_strong_convexity.*FGP needs"):
+    with pytest.raises(CapabilityError, match=r"TVInpainting, which has no f.strong_convexity.*FGP needs"):
         lmd.run(FGP(), inpainting)

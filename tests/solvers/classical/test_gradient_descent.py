@@ -6,7 +6,7 @@ import lmd
 from lmd.errors import DomainError
 from lmd.problems import SimplexFamily
 from lmd.solvers import GradientDescent
-from lmd.solvers.steps import DecayingSteps
+from lmd.solvers.steps import FixedSteps
 from lmd.terms import Box
 from lmd.terms.domains import project_simplex
 
@@ -26,7 +26,7 @@ def test_steps_are_taken_one_by_one(least_squares):
     x = x0
     for k in range(5):
         x = x - 0.1 / (k + 1) * problem.subgradient(x)
-    assert_close(lmd.run(GradientDescent(DecayingSteps(0.1, 1.0)), problem, x0, iterations=5).x, x)
+    assert_close(lmd.run(GradientDescent(FixedSteps(0.1, 1.0)), problem, x0, iterations=5).x, x)
 
 
 @pytest.mark.parametrize("objective", ["kl", "least-squares"])

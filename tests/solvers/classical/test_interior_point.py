@@ -39,11 +39,11 @@ def test_stays_in_the_neighbourhood_and_the_mean_product_falls():
     state = solver.init(problem, 100 * x0)
 
     def products(state):
-        return torch.cat([state.dual * state.surplus, (problem.C - state.dual) * state.slack], dim=1)
+        return torch.cat([state.dual * state.inner.surplus, (problem.C - state.dual) * state.inner.slack], dim=1)
 
     def stationarity(state):
         rows = problem.rows[problem.subset]
-        weights = torch.cat([state.point[:, :-1], torch.zeros_like(state.point[:, :1])], dim=1)
+        weights = torch.cat([state.inner.point[:, :-1], torch.zeros_like(state.inner.point[:, :1])], dim=1)
         return (weights - (state.dual.unsqueeze(1) @ rows).squeeze(1)).norm(dim=1)
 
     first, residual = products(state).mean(dim=1), stationarity(state)

@@ -47,10 +47,10 @@ def test_float32_ends_as_near_as_it_can():
 
 def test_equations_may_be_there_twice():
     problem = program()
-    low, high = problem.bounds
+    low, high = (torch.cat([getattr(term, end) for term in problem.regularisers], dim=1) for end in ("low", "high"))
     A = torch.cat([problem.operator.blocks[1].A] * 2)
     twice = QuadraticProgram(
-        *problem.quadratic, low[:, :6], math.inf, A, low[:, 6:].repeat(1, 2), high[:, 6:].repeat(1, 2)
+        *problem.f.quadratic, low[:, :6], math.inf, A, low[:, 6:].repeat(1, 2), high[:, 6:].repeat(1, 2)
     )
     first, second = lmd.solve(problem, 1e-8), lmd.solve(twice, 1e-8)
     assert {status.name for status in second.status} == {"TOLERANCE_REACHED"}

@@ -24,17 +24,21 @@ def masked(seed: int = 0, scale: float = 1.0) -> TVInpainting:
     return TVInpainting(scale * noisy, mask, scale * 0.2)
 
 
+class Plain(RelaxedPDHG):
+    relaxation = 1.0
+
+
 def test_without_relaxation_it_is_pdhg() -> None:
     """The same iteration, begun at its dual half: dual points are alike, and x is one half of a step ahead."""
     problem = masked().select(0)
-    ours = RelaxedPDHG(relaxation=1.0).double()
+    ours = Plain().double()
     state = ours.init(problem, problem.start())
     x, p, tau = state.x, state.dual, float(state.tau)
     sigma = 1 / (tau * problem.operator.norm**2)
     for _ in range(4):
         state, before = ours.step(problem, state), p
-        p = problem.dual_prox(p + sigma * problem.operator(x), sigma)
-        x = problem.data_prox(x - tau * problem.operator.adjoint(2 * p - before), tau)
+        p = problem.g.conjugate_prox(p + sigma * problem.operator(x), sigma)
+        x = problem.f.prox(x - tau * problem.operator.adjoint(2 * p - before), tau)
     torch.testing.assert_close((state.x, state.dual), (x, p))
 
 
@@ -47,8 +51,7 @@ def test_steps_are_in_units_of_the_problem() -> None:
 def test_relaxation_takes_fewer_iterations() -> None:
     problem = masked()
     relaxed, plain = (
-        lmd.run(RelaxedPDHG(relaxation=relaxation).double(), problem, tolerance=1e-4).iterations
-        for relaxation in (1.9, 1.0)
+        lmd.run(solver.double(), problem, tolerance=1e-4).iterations for solver in (RelaxedPDHG(), Plain())
     )
     assert bool((relaxed < 0.8 * plain).all())
 
@@ -91,7 +94,5 @@ def test_everything_it_learns_has_a_derivative() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(InputError, match="relaxation: got"):
-        RelaxedPDHG(relaxation=2.0)
     with pytest.raises(InputError, match="ratio"):
         RelaxedPDHG(ratio=0.0)

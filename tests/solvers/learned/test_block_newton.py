@@ -3,7 +3,7 @@ import torch
 from torch.testing import assert_close
 
 import lmd
-from lmd.errors import CapabilityError, InputError
+from lmd.errors import CapabilityError
 from lmd.problems import LinearClassifier
 from lmd.solvers import LBFGS
 from lmd.solvers.learned.gradient import LearnedBlockNewton
@@ -42,7 +42,8 @@ def test_the_pairs_that_are_furthest_from_right_take_part():
 
 
 def test_on_data_that_can_be_separated_every_step_divides_the_loss():
-    solver, start = LearnedBlockNewton(share=1.0).double(), torch.zeros(2, 12, dtype=torch.float64)
+    solver, start = LearnedBlockNewton().double(), torch.zeros(2, 12, dtype=torch.float64)
+    solver.share = 1.0
     values = lmd.run(solver, classes(apart=6.0), start, 12).history.values
     assert bool((values[5:13] < 0.6 * values[4:12]).all()) and float(values[-1].max()) < 1e-3
 
@@ -50,7 +51,7 @@ def test_on_data_that_can_be_separated_every_step_divides_the_loss():
 def test_it_ends_where_the_rest_does():
     problem = classes(apart=1.0, ridge=0.01)
     start = torch.zeros(2, 12, dtype=torch.float64)
-    solver = Sequential(LearnedBlockNewton(4, share=0.5).double(), LBFGS())
+    solver = Sequential(LearnedBlockNewton(4).double(), LBFGS())
     assert_close(lmd.run(solver, problem, start, 60).values, lmd.run(LBFGS(), problem, start, 100).values)
 
 
@@ -70,7 +71,5 @@ def test_a_point_without_a_system_stays():
 
 
 def test_bad_input():
-    with pytest.raises(InputError, match=r"share: got 1\.5"):
-        LearnedBlockNewton(share=1.5)
     with pytest.raises(CapabilityError, match="blocks"):
         lmd.run(LearnedBlockNewton(), lambda x: x.square().sum(dim=1), torch.ones(1, 3), 1)

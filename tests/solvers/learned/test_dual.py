@@ -30,7 +30,7 @@ def test_whatever_was_learned_dual_points_are_feasible_and_gaps_hold(seed: int, 
     problem = problem_of(seed, isotropic=isotropic)
     result = lmd.run(broken(LearnedDual(5, 3), seed, size), problem, iterations=5)
     assert result.dual is not None
-    torch.testing.assert_close(problem.project_dual(result.dual), result.dual)
+    torch.testing.assert_close(problem.g.project(result.dual), result.dual)
     gap, true = problem.gap(result.x, result.dual), problem.value(result.x) - lmd.guarantees.minimum(problem)
     assert bool((gap >= true - 1e-4 * lmd.guarantees.minimum(problem)).all())
 
@@ -72,7 +72,7 @@ def test_the_weight_and_the_form_are_units_only() -> None:
 
 def test_training_brings_it_closer_than_it_began(tmp_path: object) -> None:
     images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    from lmd.training.solved import SolvedFamily
+    from lmd.reproduction.tasks.common import SolvedFamily
 
     family = SolvedFamily(TVDenoisingFamily(images, crop=16), 20, FGP(restart=True), iterations=200)
     solver = LearnedDual(3, 3)
@@ -89,7 +89,7 @@ def test_bad_arguments() -> None:
         LearnedDual(10, kernel=4)
     noisy = torch.rand(1, 1, 8, 8)
     inpainting = TVInpainting(noisy, random_masks(1, 8, 8, 0.8, torch.Generator().manual_seed(0)))
-    with pytest.raises(CapabilityError, match="data_strong_convexity"):
+    with pytest.raises(CapabilityError, match=r"f\.strong_convexity"):
         lmd.run(LearnedDual(2), inpainting, noisy)
 
 

@@ -40,7 +40,7 @@ def test_whatever_was_learned_the_dual_point_is_feasible_and_gaps_hold(seed: int
     problem = problems(seed)[which]
     result = lmd.run(broken(seed, size), problem, iterations=5)
     assert result.dual is not None
-    torch.testing.assert_close(problem.project_dual(result.dual), result.dual)
+    torch.testing.assert_close(problem.g.project(result.dual), result.dual)
     minimum = lmd.guarantees.minimum(problem)
     assert minimum is not None
     assert bool((problem.gap(result.x, result.dual) >= problem.value(result.x) - minimum - 1e-4 * minimum).all())

@@ -8,7 +8,7 @@ from lmd.mirrors import DiagonalQuadratic, Entropic, Euclidean, EuclideanSimplex
 from lmd.mirrors.base import norm_of
 from lmd.problems import SimplexFamily
 from lmd.solvers import GradientDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent
-from lmd.solvers.steps import ConstantSteps
+from lmd.solvers.steps import FixedSteps
 
 
 def test_with_the_euclidean_mirror_it_is_gradient_descent(least_squares):
@@ -124,7 +124,7 @@ class TestLearnedMirrorDescent:
         solver = LearnedMirrorDescent(Quadratic(2), iterations=4)
         fixed = solver.with_steps(0.3)
         assert type(fixed) is MirrorDescent and fixed.mirror is solver.mirror
-        assert isinstance(fixed.steps, ConstantSteps) and fixed.steps.size == 0.3
+        assert isinstance(fixed.steps, FixedSteps) and fixed.steps.size == 0.3
         assert fixed.horizon is None
         assert solver.with_steps(LearnedSteps(6)).horizon == 6
 

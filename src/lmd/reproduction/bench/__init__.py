@@ -39,7 +39,7 @@ TEST_SEED, TUNING_SEED = 7_000_000, 8_000_000
 
 
 def contests() -> dict[str, Contest]:
-    """What every task has for the bench: by its own name, and by those of the models that it serves."""
+    """Return the contests of all tasks, by the name of the task or of its models."""
     found: dict[str, Contest] = {}
     for task in tasks.every():
         found.update({} if task.contest is None else {task.name: task.contest}, **task.models)
@@ -48,7 +48,7 @@ def contests() -> dict[str, Contest]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run."""
+    """The tasks, methods, noise levels, sizes and targets of a benchmark run."""
 
     problems: tuple[str, ...] = field(default_factory=lambda: tuple(contests()))
     images: Path | None = None
@@ -67,7 +67,7 @@ class Plan:
     preset: str = "full"
 
     def check(self) -> None:
-        """Raise on what cannot be run, before anything is."""
+        """Check the plan before anything runs."""
         for name in self.problems:
             check_choice("problem", name, tuple(contests()))
         for name in self.methods or ():
@@ -86,7 +86,7 @@ class Plan:
         check_count("repeats", self.repeats)
 
     def wants(self, method: str) -> bool:
-        """Whether to run a method: those asked for, or all; at several sizes none that only knows subgradients."""
+        """Return whether to run a method. Runs at several sizes leave out subgradient methods."""
         if self.methods is not None:
             return method in self.methods
         return not self.sizes or not method.startswith(("gd", "nesterov", "adam", "lbfgs", "lmd-"))
@@ -100,7 +100,7 @@ class Plan:
 
 @dataclass
 class Bench:
-    """Rows, facts and what was skipped, as a run adds to them."""
+    """The rows and facts that a run has collected, and the methods that it skipped."""
 
     plan: Plan
     say: Callable[[str], None] = lambda text: None
@@ -112,7 +112,7 @@ class Bench:
 
 
 def learned_names(contest: str) -> list[str]:
-    """What the bench calls the learned solvers of a task: lmd- and the name in the zoo, of those that ship."""
+    """Return the names of the learned solvers of a task that ship: `lmd-` and their name in the zoo."""
     task = next(task for task in tasks.every() if contest in (task.name, *task.models))
     return [f"lmd-{name}" for name, recipe in task.solvers.items() if name in zoo.names() and not recipe.rung]
 
@@ -170,7 +170,7 @@ def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Ben
 
 
 def _levels(bench: Bench) -> Iterator[tuple[str, int]]:
-    """The problems, each at its noise levels that are wanted."""
+    """Yield the problems with their noise levels."""
     for problem in bench.plan.problems:
         own = contests()[problem].noise
         levels = [noise for noise in own if bench.plan.noise is None or noise in bench.plan.noise]
@@ -233,7 +233,7 @@ def _bench_problem(bench: Bench, settings: dict[str, Any], test: Tensor, tuning:
 def _runs(
     bench: Bench, name: str, words: str, instances: measuring.KnownInstances, trial: measuring.KnownInstances
 ) -> list[timing.Timed]:
-    """Every method and every peer that is for the problem and wanted, measured and ready to be timed."""
+    """Measure every selected method and peer, and return them ready for timing."""
     plan, wanted = bench.plan, measuring.targets(bench.plan.gaps)
     found: list[timing.Timed] = []
     if plan.wants(measuring.SOLVE):

@@ -1,4 +1,4 @@
-"""Quality of iterates against certified answers, untimed, with the setting that is best on other instances."""
+"""Measure the quality of iterates, untimed, with settings tuned on other instances."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmd.core.batching import to_double
-from lmd.operators.stack import Stack
+from lmd.operators.matrix import Stack
 from lmd.problems.base import offers
 from lmd.reproduction.tables import Row, row
 from lmd.reproduction.tasks.task import Peer, optimum
@@ -29,23 +29,23 @@ MAX_SUBGRADIENTS = 100  # iterations of methods that know no more than subgradie
 
 @dataclass(frozen=True)
 class Setting:
-    """A solver with one choice of what it is tuned over."""
+    """A solver with one value of the parameter that is tuned."""
 
     solver: Solver[Any]  # as it is set
     balance: float = 1.0  # what PDHG multiplies the `balance` of a problem by, where it has one
 
     def adapt(self, problem: Any) -> Any:
-        """The same problem as this setting wants it."""
+        """Return the problem in the form that this setting needs."""
         if self.balance == 1.0:
             return problem
         adapted, old = copy.copy(problem), problem.operator
-        adapted.operator = Stack(old.parts, old.shapes, (1.0, self.balance * problem.balance))
+        adapted.operator = Stack(old.parts, old.shapes, (1.0, self.balance * old.scales[1]))
         return adapted
 
 
 @dataclass(frozen=True)
 class Method:
-    """A name and what it is tuned over: one setting for a method that has nothing to tune."""
+    """A method and the settings that it is tuned over; a single one if there is nothing to tune."""
 
     name: str  # what it is called in tables
     settings: tuple[Setting, ...]  # those that it is tuned over
@@ -53,7 +53,7 @@ class Method:
 
 
 def classical_methods(problem: Any, steps: float, tau: float, most: int) -> list[Method]:
-    """Our own classical methods for a problem, on grids around a step of gradient methods and one of PDHG.
+    """Return the classical methods for a problem, with grids of step sizes.
 
     Relaxed PDHG and FGP are compiled for most models; PDHG itself is not.
     """
@@ -88,9 +88,9 @@ def _pdhg(problem: Any, tau: float) -> tuple[Setting, ...]:
         own = float(torch.as_tensor(PDHG().steps(problem)[0], dtype=torch.float64).mean())
         return tuple(Setting(PDHG(own * m)) for m in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10))
     taus = [tau * m for m in (0.25, 0.5, 1, 2, 4)]
-    if offers(problem, ("balance",)):
+    if offers(problem, ("forward",)):
         return tuple(Setting(PDHG(tau), balance) for tau in taus for balance in (0.5, 1.0, 2.0))
-    settles = (1.0,) if offers(problem, ("data_strong_convexity",)) else (1.0, 8.0)
+    settles = (1.0,) if offers(problem, ("f.strong_convexity",)) else (1.0, 8.0)
     return tuple(Setting(PDHG(tau, settle=settle)) for tau in taus for settle in settles)
 
 
@@ -100,13 +100,12 @@ SHOWN = (5, 10, 20, 50)  # the iterations whose quality is reported
 EVERY = 1.05  # past the last of them, iterates are looked at after so many times as many iterations
 SOLVE = "lmd.solve"  # what the rows call it
 SPARE, PATIENCE = 10.0, 20_000
-"""Where nothing keeps minima, they are proven to so much less than the smallest gap that is asked for, in at most so
-many iterations."""
+"""Minima without a cache are proven to the smallest requested gap over SPARE, in at most PATIENCE iterations."""
 
 
 @dataclass(frozen=True)
 class QualityTarget:
-    """A quality that a method is timed to."""
+    """A target quality for timing: a metric and its value."""
 
     metric: str  # psnr, relative_gap or certified_gap
     level: float
@@ -116,13 +115,13 @@ class QualityTarget:
         return f"{self.level:g}db" if self.metric == "psnr" else f"gap_{self.level:.0e}".replace("e-0", "e-")
 
     def reached(self, quality: Sequence[float]) -> int | None:
-        """The first place in a curve at which the quality is there."""
+        """Return the first index of a curve at which the target is reached."""
         sign = 1 if self.metric == "psnr" else -1
         return next((k for k, q in enumerate(quality) if sign * q >= sign * self.level), None)
 
 
 def targets(gaps: Sequence[float]) -> tuple[QualityTarget, ...]:
-    """What methods are timed to: relative gaps, and decibels."""
+    """Return the targets for timing: relative gaps, and decibels."""
     return (
         *(QualityTarget("relative_gap", level) for level in gaps),
         *(QualityTarget("psnr", level) for level in DECIBELS),
@@ -179,7 +178,7 @@ class KnownInstances:
 
 
 class MeasuredSolver:
-    """One of our methods. It is tuned on other instances, anew for each number that is reported."""
+    """A method of this package, tuned on other instances separately for each number that is reported."""
 
     def __init__(
         self,
@@ -234,7 +233,7 @@ class MeasuredSolver:
 
 
 class MeasuredPeer:
-    """A peer, called whole for each rung of its ladder until it has every gap or takes longer than a limit."""
+    """A peer, called with growing effort until it reaches every gap or exceeds the time limit."""
 
     def __init__(
         self, peer: Peer, instances: KnownInstances, wanted: Sequence[QualityTarget], most: int, limit: float
@@ -266,7 +265,7 @@ class MeasuredPeer:
 
 
 def _described(setting: Setting) -> dict[str, Any]:
-    """A setting in one flat word, for the row."""
+    """Return the setting as one word."""
     config = {key: value for key, value in setting.solver.config().items() if isinstance(value, (int, float))}
     if "steps" in setting.solver.config():
         config["steps"] = float(setting.solver.config()["steps"](0))
@@ -276,7 +275,7 @@ def _described(setting: Setting) -> dict[str, Any]:
 
 
 def looks(most: int) -> list[int]:
-    """The iterations that are looked at: each of the first ones, and then ever fewer."""
+    """Return the iterations at which quality is measured: densely at first, then at growing distances."""
     found = list(range(min(most, SHOWN[-1]) + 1))
     while found[-1] < most:
         found.append(min(most, math.ceil(EVERY * found[-1])))

@@ -110,10 +110,10 @@ def draw(bench: Bench, folder: Path) -> list[dict[str, str]]:
 
 
 def lines(curves: Sequence[TimedCurve], batch: int) -> dict[str, list[tuple[float, float]]]:
-    """Milliseconds and gaps by method: each point nearer than all faster ones, the best of all numbers of threads.
+    """Return milliseconds and gaps by method, as Pareto fronts over settings and numbers of threads.
 
-    Learned solvers have no lines of their own, as `lmd.solve` chooses among them; it comes last, and lies on top. What
-    is proven as its answers are stands for the same method without a proof.
+    Learned solvers are shown as `lmd.solve`, which chooses among them and is drawn last, on top. A method that was
+    timed with a proof replaces the same method without one.
     """
     points: dict[str, list[tuple[float, float]]] = {}
     here = [curve for curve in curves if curve.batch == batch and not curve.method.startswith("lmd-")]
@@ -151,7 +151,7 @@ def _draw_one(curves: Sequence[TimedCurve], title: str, file: Path) -> None:
 
 
 def _look(method: str, peers: Sequence[str]) -> dict[str, Any]:
-    """Ours in full colour, our own classical methods grey and dashed, peers thin."""
+    """Return the line style: learned in colour, classical in dashed grey, peers thin."""
     if method == SOLVE:
         return {"color": COLOURS["lmd"], "linewidth": 3.6, "marker": "o", "markersize": 7}
     thin = {"linewidth": 1.3, "marker": "o", "markersize": 3.5}

@@ -1,4 +1,4 @@
-"""Seconds until a method reaches a quality, of whole public calls: warmed up, interleaved and repeated."""
+"""Time whole public calls until a method reaches a quality: warmed up, interleaved and repeated."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TimedCall:
 
 @dataclass(frozen=True)
 class Timed:
-    """A method to time: its name, and the calls for some of the instances; a target is that of their mean."""
+    """A method to time, with its calls for some of the instances. Targets refer to the mean over them."""
 
     name: str
     jobs: Callable[[slice], list[TimedCall]]
@@ -67,7 +67,7 @@ class Timed:
 
 
 def solver_jobs(measured: MeasuredSolver, part: slice) -> list[TimedCall]:
-    """For each target one `lmd.run` that records nothing, as far as the target needs."""
+    """Return one `lmd.run` without history for each target."""
     chosen, found = measured.instances.part(part), []
     for target in measured.wanted:
         which = measured.best_to(target)
@@ -82,7 +82,7 @@ def solver_jobs(measured: MeasuredSolver, part: slice) -> list[TimedCall]:
 
 
 def solve_jobs(instances: KnownInstances, wanted: Sequence[QualityTarget], part: slice) -> list[TimedCall]:
-    """`lmd.solve`, which picks its solver and stops where it is proven, for each gap, with its certificate."""
+    """Return a call of `lmd.solve`, certificate included, for each gap."""
     chosen = instances.part(part)
     return [
         _proven(chosen, target, partial(_certified, chosen.problem, chosen.x0, target.level))
@@ -92,7 +92,7 @@ def solve_jobs(instances: KnownInstances, wanted: Sequence[QualityTarget], part:
 
 
 def proof_jobs(measured: MeasuredSolver, part: slice) -> list[TimedCall]:
-    """One of our classical methods as `lmd.solve` runs it: until a gap is proven, and not until it is there."""
+    """Return calls of `lmd.solve` with a classical method, which end when a gap is proven, not when it is reached."""
     chosen, found = measured.instances.part(part), []
     for target in (target for target in measured.wanted if target.metric == "relative_gap"):
         setting = measured.method.settings[measured.best_to(QualityTarget("certified_gap", target.level))]
@@ -105,7 +105,7 @@ def proof_jobs(measured: MeasuredSolver, part: slice) -> list[TimedCall]:
 
 
 def peer_jobs(measured: MeasuredPeer, part: slice) -> list[TimedCall]:
-    """A peer, called whole for each rung of its ladder."""
+    """Return calls of a peer with growing effort."""
     quality = {metric: each[:, part].mean(dim=1).tolist() for metric, each in measured.quality.items()}
     prepared = measured.peer.prepare(measured.instances.part(part).problem)
 
@@ -121,14 +121,14 @@ def peer_jobs(measured: MeasuredPeer, part: slice) -> list[TimedCall]:
 
 
 def _certified(problem: Any, x0: Tensor, tolerance: float, **options: Any) -> Any:
-    """The public call, with its certificate, which is made when it is asked for."""
+    """Return a call that also computes the certificate."""
     result = solve(problem, tolerance, x0=None if offers(problem, ("start",)) else x0, **options)
     _ = result.certificate
     return result
 
 
 def _proven(chosen: KnownInstances, target: QualityTarget, call: Callable[[], Any]) -> TimedCall:
-    """A call to a tolerance, which reaches its target where all instances are proven."""
+    """Return a timed call to a tolerance; it reaches its target if all instances are proven."""
     result = call()
     gap = float(chosen.quality(chosen.problem, result.x, None)["relative_gap"].mean())
     reached = all(status is Status.TOLERANCE_REACHED for status in result.status)
@@ -161,7 +161,7 @@ def time_all(
 
 
 def _sample(jobs: Sequence[TimedCall], repeats: int) -> None:
-    """Run all jobs in turn, so that what slows the machine down for a while slows all of them."""
+    """Run all jobs in turn, so that a temporary slowdown of the machine affects all of them alike."""
     often = [max(1, min(repeats, int(LONGEST / max(job.sample()[0], 1e-9)))) for job in jobs]  # this is the warm-up
     for repeat in range(repeats):
         for job, most in zip(jobs, often, strict=True):

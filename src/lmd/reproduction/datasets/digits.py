@@ -16,8 +16,8 @@ from torch.nn import functional
 from lmd.core.checks import check_choice, check_count
 from lmd.core.extras import require
 from lmd.core.files import cache_folder, read_tensors, write_tensors
-from lmd.core.progress import LateBar
-from lmd.errors import FileError, InputError
+from lmd.core.progress import ProgressBar
+from lmd.errors import FileError
 from lmd.reproduction.datasets.files import download, find_folder, parse_idx, read_bytes
 
 MNIST_SOURCES = (
@@ -81,17 +81,13 @@ def find_mnist(data_dir: str | Path | None = None) -> Path | None:
 
 
 def _holder(folder: Path) -> Path | None:
-    for place in (folder / "mnist", folder):
-        if any(_file(place, part) for part in MNIST_PARTS):
-            return place
-    return None
+    places = (folder / "mnist", folder)
+    return next((place for place in places if any(_file(place, part) for part in MNIST_PARTS)), None)
 
 
 def _file(folder: Path, part: _Part) -> Path | None:
-    for name in (part.name, f"{part.name}.gz"):
-        if (folder / name).is_file():
-            return folder / name
-    return None
+    paths = (folder / part.name, folder / f"{part.name}.gz")
+    return next((path for path in paths if path.is_file()), None)
 
 
 def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -109,19 +105,11 @@ def _read_part(folder: Path, part: _Part) -> np.ndarray:
     content = read_bytes(path)
     array = parse_idx(content, path)
     if array.shape != part.shape:
-        raise FileError(
-            "MNIST", f"{path}, which holds {_words(array.shape)}", f"{_words(part.shape)} in a file of that name"
-        )
+        raise FileError("MNIST", f"{path}, of shape {array.shape}", f"shape {part.shape} in a file of that name")
     if hashlib.sha256(content).hexdigest() != part.unpacked:
         accepted = f"the genuine file, whose content has SHA-256 {part.unpacked[:12]}..."
         raise FileError("MNIST", f"{path}, the right shape with other content", accepted)
     return array
-
-
-def _words(shape: tuple[int, ...]) -> str:
-    if len(shape) == 3:
-        return f"{shape[0]} images of {shape[1]} x {shape[2]}"
-    return f"{shape[0]} labels" if len(shape) == 1 else f"numbers of shape {shape}"
 
 
 DIGIT_DATA = ("mnist", "digits")
@@ -194,7 +182,7 @@ def _as_data(name: str, white: int, *arrays: np.ndarray) -> DigitData:
 
 
 FORMAT = 1
-"""Part of every cache key: raise it when the network or its training changes in a way that settings do not say."""
+"""Part of every cache key; increase it when the network or its training changes beyond the settings."""
 
 FEATURES = 50
 CLASSES = 10
@@ -271,10 +259,9 @@ class FeatureNetwork(nn.Module):
 def digit_features(data: DigitData, settings: Settings | None = None) -> DigitFeatures:
     """Features of all images of `data`, from a network trained on its train fold.
 
-    The network and its features are cached under a hash of the data and the settings; the networks of the default
-    settings ship with the package.
+    The network and its features are cached under a hash of the data and the settings. Our own networks ship with lmd.
     """
-    settings = _settings_for(data) if settings is None else settings
+    settings = settings or SETTINGS[check_choice("data", data.name, tuple(SETTINGS))]
     key = _key(data, settings)
     name = f"{data.name}-{key[:16]}.safetensors"
     kept = cache_folder() / "features" / name
@@ -282,7 +269,10 @@ def digit_features(data: DigitData, settings: Settings | None = None) -> DigitFe
     if found is None:
         network = _shipped(name, data, settings) or train_network(data, settings)
         found = _with_features(network, data)
-        _write_cache(kept, found)
+        try:
+            write_tensors(kept, found)
+        except FileError as error:  # this costs time, but is no reason to fail
+            warnings.warn(f"features are not cached: {error}", stacklevel=2)
     scores = found["test_features"] @ found["last.weight"].T + found["last.bias"]
     return DigitFeatures(
         data.name,
@@ -300,7 +290,7 @@ def train_network(data: DigitData, settings: Settings) -> FeatureNetwork:
     count = len(data.train_images)
     batches = -(-count // check_count("batch", settings.batch))
     total = check_count("epochs", settings.epochs) * batches
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), LateBar("training features", total) as bar:
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), ProgressBar("training features", total) as bar:
         torch.manual_seed(settings.seed)
         network = FeatureNetwork(data.train_images.shape[-1], settings).to(data.train_images)
         optimiser = torch.optim.Adam(network.parameters(), lr=settings.rate)
@@ -316,19 +306,13 @@ def train_network(data: DigitData, settings: Settings) -> FeatureNetwork:
     return network.eval()
 
 
-def _settings_for(data: DigitData) -> Settings:
-    if data.name not in SETTINGS:
-        raise InputError("data", repr(data.name), f"one of {', '.join(SETTINGS)}, or data with settings of their own")
-    return SETTINGS[data.name]
-
-
 def _key(data: DigitData, settings: Settings) -> str:
     what = {"format": FORMAT, "data": data.fingerprint(), **asdict(settings)}
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def _cached_features(path: Path, data: DigitData) -> dict[str, Tensor] | None:
-    """What `_write_cache` wrote for these data; None where there is nothing, or nothing usable."""
+    """The cached features of these data; None where there is nothing, or nothing usable."""
     try:
         found = read_tensors(path)
     except FileError:
@@ -337,14 +321,6 @@ def _cached_features(path: Path, data: DigitData) -> dict[str, Tensor] | None:
         if fold not in found or found[fold].shape != (len(images), FEATURES):
             return None
     return found
-
-
-def _write_cache(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write to the cache; a cache that cannot be written costs time, but is no reason to fail."""
-    try:
-        write_tensors(path, tensors)
-    except FileError as error:
-        warnings.warn(f"features are not cached: {error}", stacklevel=3)
 
 
 def _shipped(name: str, data: DigitData, settings: Settings) -> FeatureNetwork | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lmd.core.extras import require
 from lmd.core.files import cache_folder, writable_folder
-from lmd.core.progress import LateBar
+from lmd.core.progress import ProgressBar
 from lmd.errors import FileError
 
 TIMEOUT_SECONDS = 30  # for a server that does not answer
@@ -39,7 +39,7 @@ def _download_one(name: str, digest: str, sources: Sequence[str], folder: Path) 
 
     trouble = []
     for source in sources:
-        with LateBar(name) as bar:
+        with ProgressBar(name) as bar:
             fetch = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16, timeout=TIMEOUT_SECONDS)
             try:
                 return Path(pooch.retrieve(source + name, f"sha256:{digest}", name, folder, downloader=fetch))

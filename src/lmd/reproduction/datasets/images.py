@@ -19,13 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmd.core.checks import check_choice, check_count
+from lmd.core.checks import check_choice, check_count, check_memory
 from lmd.core.extras import missing, require
 from lmd.core.files import atomic_path, cache_folder
-from lmd.core.memory import check_memory
 from lmd.errors import FileError, InputError
-from lmd.imaging.image_files import FORMATS, read_picture
-from lmd.imaging.picture import eight_bits
+from lmd.imaging.image_files import FORMATS, eight_bits, read_picture
 from lmd.reproduction.datasets.files import download, find_folder
 
 STL10_SOURCES = ("https://cs.stanford.edu/~acoates/stl10/", "http://ai.stanford.edu/~acoates/stl10/")
@@ -135,7 +133,7 @@ class ImageData:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images that somebody brought: bytes, each `(3, H, W)`, of any sizes."""
+    """Images of the user: bytes `(3, H, W)` of any sizes."""
 
     name: str  # the name of the folder or file they are from. Results carry it
     images: tuple[Tensor, ...]  # each `(3, H, W)`
@@ -237,7 +235,7 @@ def photograph_crops(photographs: Sequence[tuple[str, str]]) -> Tensor:
 
 
 _bundled_crops = functools.cache(photograph_crops)
-"""Once a process: cutting takes a second, and every family of images asks for them."""
+"""Computed once per process: cropping takes a second, and every image family needs the crops."""
 
 
 def bundled(package: str, file: str) -> Path:
@@ -273,5 +271,5 @@ def _middle(image: Tensor, side: int) -> Tensor:
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    """A copy as a tensor, as PyTorch wants neither negative strides nor memory that cannot be written."""
+    """Return a copy as a tensor, as PyTorch accepts neither negative strides nor read-only memory."""
     return torch.from_numpy(np.array(array, order="C"))

@@ -33,11 +33,11 @@ _CLASSES = {
 }
 
 TOUR = ("photograph", "own-class", "simplex", "least-squares", "svm", "denoise", "inpaint")
-"""What `lmd demo` shows: what is best first, then one experiment of the paper of each kind."""
+"""The experiments of `lmd demo`: our own first, then one of each kind from the paper."""
 
 
 def names() -> list[str]:
-    """Every experiment: what is best, then the paper's in its order."""
+    """Return the names of all experiments: our own, then the paper's in its order."""
     return list(_CLASSES)
 
 
@@ -53,9 +53,9 @@ def get(name: str) -> Experiment:
 
 
 def read(metrics: dict[str, Any]) -> Reading:
-    """What a metrics.json says, as the experiment that it names reads its rows.
+    """Prepare a metrics.json for the page with the experiment that it names.
 
-    One that is not known here may have been somebody's own: it is shown as any experiment is, after all others.
+    Unknown experiments, such as those of other packages, come last with default tables.
 
     Args:
         metrics: The contents of a metrics.json.

@@ -1,4 +1,4 @@
-"""What an experiment is: a name, three sizes, rows of numbers and figures, written whole or not at all."""
+"""Experiments: a name, three sizes, rows of numbers and figures, which are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)  # the step-size multipliers of the pap
 
 @dataclass
 class Session:
-    """One run of one experiment: what was asked for, and where it puts what it finds."""
+    """One run of an experiment: its options, and methods that record rows and figures."""
 
     name: str
     preset: str
@@ -92,7 +92,7 @@ class Session:
                 self.record(method, k, metric, float(found[min(k, len(found) - 1)]), **settings)
 
     def learned(self, name: str, label: str = "lmd", preset: str | None = None) -> MirrorDescent:
-        """A learned solver of the zoo, or one trained now, and a fact that says which."""
+        """Return a learned solver, loaded or trained now, and a fact that says which."""
         chosen = self.preset if preset is None else preset
         solver: Any = recipes.obtain(name, chosen, retrain=self.retrain, progress=self.progress)
         self.facts[f"{label} comes from"] = recipes.origin(name, chosen, retrain=self.retrain)
@@ -134,12 +134,12 @@ class Experiment(abc.ABC):
 
     @classmethod
     def headline(cls, rows: Sequence[Row]) -> str:
-        """What the rows say in one sentence with numbers in it; nothing where there is no such sentence."""
+        """Return the main result in one sentence with numbers, or an empty string."""
         return ""
 
     @classmethod
     def tables(cls, rows: Sequence[Row]) -> list[Table]:
-        """What a person should see of the rows of a metrics.json: by default the loss of every method."""
+        """Return the tables for the page: by default the loss of every method."""
         return method_tables(rows, "loss", TUNED)
 
 
@@ -176,7 +176,7 @@ def measure(
 
 
 def versions() -> dict[str, str]:
-    """What the numbers were made with."""
+    """Return the versions of the packages that the numbers depend on."""
     import numpy
 
     return {

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import os
+import pkgutil
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +29,7 @@ from lmd.reproduction.tables import number
 from lmd.reproduction.tasks.task import gap_scale
 from lmd.solvers.base import Solver
 from lmd.solvers.saving import SOLVER_FILE
-from lmd.training.instances import family_named, stack_instances
+from lmd.training.instances import stack_instances
 from lmd.training.settings import training_seed
 
 TARGET = 1e-2  # the relative gap that shares of a class are within, where no other was promised
@@ -97,13 +100,29 @@ def promise_findings(
     return [Finding("its family", name, found.within / found.runs, f"at least {said.share:.3g} of the class", kept)]
 
 
+def import_family(name: str) -> Family:
+    """Import a family, or make one of a class without arguments, by its name "module:Family"."""
+    accepted = "module:Family, such as my_module:MyFamily, to be imported from here"
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = pkgutil.resolve_name(name) if ":" in name else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError("family", f"{name!r} ({error})", accepted) from None
+    finally:
+        sys.path.pop(0)
+    family = found() if isinstance(found, type) and issubclass(found, Family) else found
+    if not isinstance(family, Family):
+        raise InputError("family", repr(name), accepted)
+    return family
+
+
 def named_family(name: str) -> Family:
     """What the solver of the zoo called `name` is trained on, drawn anew where training drew it beforehand.
 
     Or the family MODULE:FAMILY.
     """
     if ":" in name:
-        return family_named(name)
+        return import_family(name)
     known = check_choice("family", name, tuple(recipes.names()))
     return recipes.recipe(known).family(PRESET).inside
 
@@ -142,17 +161,12 @@ def write_check(found: Diagnosis, folder: Path, title: str) -> None:
     with figure(4.2 * len(found.curves), 3.6) as drawing:
         for place, (variant, curves) in enumerate(found.curves.items(), start=1):
             axes = drawing.add_subplot(1, len(found.curves), place)
-            _plot(axes, curves)
+            for label, values in curves.items():
+                colour, style = {"alone": ("#7b3fb5", "solid"), "guarded": ("#2ca02c", (0, (4, 1.5)))}[label]
+                axes.plot(range(1, len(values) + 1), values.double(), label=label, color=colour, linestyle=style)
+            axes.set_xscale("log")
+            if all(float(values.min()) > 0 for values in curves.values()):
+                axes.set_yscale("log")
+            axes.legend(frameon=False)
             axes.set(title=variant, xlabel="iteration + 1", ylabel="mean value" if place == 1 else "")
         drawing.savefig(folder / "check.png", metadata={"Software": None})
-
-
-def _plot(axes: Any, curves: Mapping[str, Tensor]) -> None:
-    for label, values in curves.items():
-        shown = values.double().tolist()
-        style = {"alone": ("#7b3fb5", "solid"), "guarded": ("#2ca02c", (0, (4, 1.5)))}[label]
-        axes.plot(range(1, len(shown) + 1), shown, label=label, color=style[0], linestyle=style[1])
-    axes.set_xscale("log")
-    if all(float(values.min()) > 0 for values in curves.values()):
-        axes.set_yscale("log")
-    axes.legend(frameon=False)

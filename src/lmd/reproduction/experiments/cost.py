@@ -8,9 +8,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,10 +39,10 @@ PRELOADED = ["lmd.training.train", "lmd.reproduction.datasets.images", "torch._d
 
 
 def peak_memory(work: Callable[[], object]) -> dict[str, float]:
-    """Megabytes: `peak`, the most this process held while `work` ran, and `work`, how much of it came with the work.
+    """Return megabytes: `peak`, the maximum of this process while `work` ran, and `work`, the part that it added.
 
-    Linux can forget the peak of everything before. Where that is not possible, imports and set-up may hide a small
-    piece of work; where the platform keeps no such number at all, both are NaN.
+    Linux can reset the peak. Where that is impossible, imports and set-up may hide a small piece of work; where the
+    platform has no such number, both are NaN.
     """
     with suppress(OSError):
         CLEAR_REFS.write_text("5")
@@ -53,34 +54,21 @@ def peak_memory(work: Callable[[], object]) -> dict[str, float]:
 
 
 def fresh_process(function: Callable[..., T], *arguments: Any) -> T:
-    """What `function(*arguments)` answers in a process of its own, which starts with imports alone and ends with it.
+    """Return `function(*arguments)`, computed in a new process.
 
     A process that ends without an answer, as it does where memory runs out, is an `LmdError`. A script that calls this
     guards its main part with `if __name__ == "__main__":`, as everywhere with Python's processes.
     """
-    methods = multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if "forkserver" in methods:
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":
         context.set_forkserver_preload(PRELOADED)
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(theirs, function, arguments))
-    process.start()
-    theirs.close()
-    try:
-        found: T = ours.recv()
-    except EOFError:
-        process.join()
-        given = f"{getattr(function, '__name__', function)}{arguments}"
-        raise LmdError(f"the process of {given} ended without an answer, code {process.exitcode}") from None
-    finally:
-        ours.close()
-    process.join()
-    return found
-
-
-def _answer(connection: Connection, function: Callable[..., object], arguments: Sequence[Any]) -> None:
-    connection.send(function(*arguments))
-    connection.close()
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            given = f"{getattr(function, '__name__', function)}{arguments}"
+            raise LmdError(f"the process of {given} ended without an answer") from None
 
 
 def _peak() -> float:
@@ -96,7 +84,7 @@ def _peak() -> float:
 
 
 def _megabytes(name: str) -> float:
-    """What Linux says of this process; NaN elsewhere."""
+    """Return a memory figure of this process from Linux; NaN elsewhere."""
     lines = STATUS.read_text().splitlines() if STATUS.exists() else []
     return next((float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:")), math.nan)
 
@@ -205,7 +193,7 @@ def expected_peak(measured: dict[int, float], iterations: int) -> float:
 def job(work: str, iterations: int, size: Size, images: np.ndarray) -> Callable[[], object]:
     """A piece of work, ready to be called: a solve of N iterations, or a training update that unrolls N iterations.
 
-    What it takes does not depend on the weights, so the networks are those before any training.
+    Cost does not depend on the weights, so the networks are untrained.
     """
     family = TVInpaintingFamily(torch.from_numpy(images), crop=size.side)
     problem, x0 = family.sample(size.batch, torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""What was learned: learned Hessians beside those of the objectives, and learned steps beside Newton's."""
+"""Compare learned Hessians with those of the objectives, and learned steps with Newton's."""
 
 from __future__ import annotations
 

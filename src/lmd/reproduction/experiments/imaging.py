@@ -18,7 +18,7 @@ from lmd.cli.common import Table
 from lmd.core.extras import require
 from lmd.problems import TVDenoising, TVInpainting
 from lmd.problems.image_families import add_noise, as_float, random_masks
-from lmd.problems.tv import TVProblem
+from lmd.problems.tv import TVModel
 from lmd.reproduction import recipes
 from lmd.reproduction.datasets import image_data, read_images
 from lmd.reproduction.datasets.images import CROP
@@ -66,10 +66,10 @@ class PhotographExperiment(Experiment):
         return f"Ten iterations of TV {cls.name} towards the true minimiser: {at}"
 
     @abc.abstractmethod
-    def problem(self, session: Session, images: Tensor) -> TVProblem:
+    def problem(self, session: Session, images: Tensor) -> TVModel:
         """The paper's problem for these images `(B, C, H, W)`, and facts about it."""
 
-    def record_peers(self, session: Session, problem: TVProblem) -> tuple[str, ...]:
+    def record_peers(self, session: Session, problem: TVModel) -> tuple[str, ...]:
         """Rows of other people's solvers, and the names of these."""
         return ()
 
@@ -96,9 +96,9 @@ def middles(images: Tensor, side: int) -> Tensor:
 
 
 def images_to_test(brought: Path | None, count: int | None, side: int, data: str = "auto") -> tuple[str, Tensor]:
-    """The middles of test images in [0, 1] and what they are from: those that were brought, or our own.
+    """Return centre crops of the test images in [0, 1], and a description of their source.
 
-    Where one of those that were brought is smaller than `side`, all are cut to its size.
+    If one of the user's images is smaller than `side`, all are cropped to its size.
     """
     if brought is None:
         own = image_data(data)
@@ -119,12 +119,12 @@ def images_for(session: Session) -> Tensor:
 
 
 def generator_for(session: Session, purpose: int = 0) -> torch.Generator:
-    """What noise and masks are drawn from."""
+    """Return the generator of noise and masks."""
     return torch.Generator().manual_seed(TEST_SEED + 100 * session.seed + purpose)
 
 
 def learned_solver(session: Session, task: str) -> MirrorDescent:
-    """The learned pair of a task, and a fact that says where it is from.
+    """Return the learned pair of a task, and a fact that names its origin.
 
     Where one ships it serves at quick size too, as it is trained on the same photographs. At `paper` size it is the
     published one.
@@ -148,7 +148,7 @@ class SteppedSolver:
         return {} if self.multiplier is None else {"multiplier": self.multiplier}
 
 
-def trials_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str]) -> list[SteppedSolver]:
+def trials_for(problem: TVModel, learned: MirrorDescent, names: Sequence[str]) -> list[SteppedSolver]:
     """Every method of these names at every multiplier, on the base steps of the published code.
 
     gd, nesterov, lmd: multiples of 0.01; adam: of 0.05; lmd-adaptive: its learned steps. fgp: multiples of the step
@@ -164,12 +164,12 @@ def trials_for(problem: TVProblem, learned: MirrorDescent, names: Sequence[str])
             SteppedSolver("pdhg", PDHG(TAU * m), m),
         ]
     found.append(SteppedSolver("lmd-adaptive", learned))
-    if problem.data_strong_convexity is not None:
+    if problem.f.strong_convexity is not None:
         found += [SteppedSolver("fgp", FGP(m), m) for m in (0.5, 1.0, 1.3)]
     return sorted((trial for trial in found if trial.name in names), key=lambda trial: names.index(trial.name))
 
 
-def record_trials(session: Session, problem: TVProblem, trials: Sequence[SteppedSolver]) -> None:
+def record_trials(session: Session, problem: TVModel, trials: Sequence[SteppedSolver]) -> None:
     """Run the trials and add their rows to iteration 20: loss, relative gap, PSNR to the minimiser, seconds."""
     best, least = minimiser(problem), minimum(problem).double()
     session.facts["mean minimum"] = float(least.mean())
@@ -215,13 +215,13 @@ def draw_trials(session: Session, name: str, methods: Sequence[str], tuned: Sequ
     draw_comparison(session, name, LABELS, methods, caption, finish=finish, what="images", tuned=tuned)
 
 
-def snapshots(solver: Solver[Any], problem: TVProblem, iterations: Sequence[int]) -> list[Tensor]:
+def snapshots(solver: Solver[Any], problem: TVModel, iterations: Sequence[int]) -> list[Tensor]:
     """The iterates `(B, C, H, W)` after these numbers of iterations."""
     return [run(solver, problem, iterations=k, record=False).x for k in iterations]
 
 
 def draw_pictures(
-    session: Session, name: str, images: Tensor, problems: TVProblem, learned: MirrorDescent, damaged: str
+    session: Session, name: str, images: Tensor, problems: TVModel, learned: MirrorDescent, damaged: str
 ) -> None:
     """Pictures of one instance: truth, start, ratio of the forward map to it, LMD, Adam, PDHG, the minimiser.
 
@@ -265,9 +265,7 @@ def draw_pictures(
         )
 
 
-def _film(
-    session: Session, name: str, problem: TVProblem, best: Tensor, learned: Solver[Any], pdhg: Solver[Any]
-) -> None:
+def _film(session: Session, name: str, problem: TVModel, best: Tensor, learned: Solver[Any], pdhg: Solver[Any]) -> None:
     """Both solvers side by side after 0 to 10 iterations, from the start on."""
     counts = range(HORIZON + 1)
     films = [[problem.start(), *snapshots(solver, problem, counts[1:])] for solver in (learned, pdhg)]
@@ -282,8 +280,8 @@ def _film(
 def forward_ratio(learned: MirrorDescent, y: Tensor, mask: Tensor | None = None) -> Tensor:
     """to_dual(y) / y in units of the mirror's scale, pixel by pixel `(H, W)`, the mean over the channels of one image.
 
-    Channels in which y is below 0.15, where the ratio is one of noise, are left out; a pixel without any other, and a
-    pixel that was lost, is NaN.
+    Channels with y below 0.15, where noise dominates the ratio, are left out. Pixels without other channels and lost
+    pixels are NaN.
     """
     with torch.no_grad():
         ratio = learned.mirror.to_dual(y) / getattr(learned.mirror, "scale", 1.0) / y
@@ -317,16 +315,16 @@ class DenoiseExperiment(PhotographExperiment):
     figures = ("figure-8-denoise", "figure-9-pictures")
     damaged = "noisy"
 
-    def problem(self, session: Session, images: Tensor) -> TVProblem:
+    def problem(self, session: Session, images: Tensor) -> TVModel:
         session.facts.update(objective=f"||x - y||^2 + {WEIGHT} TV(x), anisotropic", noise=f"{NOISE:.0%}")
         return make(images, NOISE, generator_for(session))
 
-    def record_peers(self, session: Session, problem: TVProblem) -> tuple[str, ...]:
+    def record_peers(self, session: Session, problem: TVModel) -> tuple[str, ...]:
         record_scikit_image(session, problem)
         return (SPLIT_BREGMAN.name,)
 
 
-def record_scikit_image(session: Session, problem: TVProblem) -> None:
+def record_scikit_image(session: Session, problem: TVModel) -> None:
     """The rows of scikit-image's split Bregman method, which treats the border a little differently.
 
     Its limit is about 0.1% above the minimum.
@@ -423,7 +421,7 @@ class NoiseLevelsExperiment(Experiment):
 
 
 class _Tried:
-    """A method at one step-size: what it reaches at each iteration."""
+    """The quality of a method with one step size at each iteration."""
 
     def __init__(self, problem: TVDenoising, best: Tensor, trial: SteppedSolver) -> None:
         start = problem.start()

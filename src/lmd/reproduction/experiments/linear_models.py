@@ -44,7 +44,7 @@ LABELS = {"loss": "mean loss", "relative_gap": "mean relative gap", "accuracy": 
 
 @dataclass(frozen=True)
 class DigitInstances:
-    """Test instances with their certified minima, and the cheap start that a practitioner would try."""
+    """Test instances with their certified minima, and a cheap warm start: the mean of some optima."""
 
     problem: SubsetProblem
     x0: Tensor
@@ -124,7 +124,7 @@ def record_learned(session: Session, method: str, learned: MirrorDescent, instan
 
 
 def record_comparison(session: Session, instances: DigitInstances, learned: MirrorDescent) -> None:
-    """The rows of every method: the paper's, what a user would pick, the warm start, and the learned solver."""
+    """Record every method: the paper's, common classical ones, the warm start, and the learned solver."""
     for multiplier in MULTIPLIERS:
         classical: dict[str, Solver[Any]] = {
             "gd": GradientDescent(multiplier * BASE_STEP),
@@ -253,7 +253,7 @@ def draw_methods(session: Session, name: str, methods: Sequence[str], caption: s
 
 
 def _range(session: Session, methods: Sequence[str], metric: str) -> tuple[float, float]:
-    """From the lowest value to ten times the start: a method that blows up leaves the picture at the top."""
+    """Set limits from the lowest value to ten times the start, so that diverging methods leave the panel."""
     rows = [row for row in session.rows if row["metric"] == metric and row["method"] in methods]
     values = [row["value"] for row in rows if row["value"] is not None and row["value"] > 0]
     start = max(row["value"] for row in rows if row["iteration"] == 0)

@@ -36,14 +36,14 @@ class Claim:
 
 
 def _quote(rows: Rows, metric: str, iteration: int, methods: Mapping[str, str], settings: Any = None) -> str:
-    """The numbers of these methods; files that were written before a method was added have none of it."""
+    """Quote the numbers of these methods, if the file has them."""
     there = {row["method"] for row in rows}
     found = [
         f"{label} {reached(rows, name, metric, iteration, **(settings or {}))}"
         for name, label in methods.items()
         if name in there
     ]
-    return f"{metric.replace('_', ' ')} at {iteration}: " + ", ".join(found)
+    return f"{metric.replace('_', ' ')} at iteration {iteration}: " + ", ".join(found)
 
 
 def _eigenvalues(rows: Rows) -> str:
@@ -70,7 +70,7 @@ _MORE: dict[str, Callable[[Rows], str]] = {
 }
 NOISE = (1, 2, 5, 10, 15, 20)
 _PAPER: dict[str, Any] = json.loads((Path(__file__).parent / "paper.json").read_text(encoding="utf-8"))
-"""What the paper claims and prints: Table 1 at these percentages of noise, Table 3 of a batch of 25 on a GPU."""
+"""The paper's claims and numbers: Table 1 at these percentages of noise, Table 3 for a batch of 25 on a GPU."""
 
 CLAIMS = tuple(Claim(**claim) for claim in _PAPER["claims"])
 TABLE_1 = {(line.pop("metric"), line.pop("iteration")): line for line in _PAPER["table_1"]}
@@ -105,20 +105,21 @@ def costs_side_by_side(rows: Rows) -> list[Table]:
 
 HEAD = """# The paper, number by number
 
-Each figure and table of [Data-Driven Mirror Descent with Input-Convex Neural
-Networks](https://arxiv.org/abs/2206.06733): what it claims, what the paper prints, and what is found here. Most of its
-figures print no numbers; then ours stand alone.
-This page is written by `lmd report RESULTS --paper docs/paper.md` from what `lmd reproduce NAME --preset PRESET --out
-RESULTS` wrote; only the claims are typed by hand. Each row has its command, and says what data it is of.
+This page compares each figure and table of [Data-Driven Mirror Descent with Input-Convex Neural
+Networks](https://arxiv.org/abs/2206.06733) with our results. Most figures print no numbers; for these we show only
+ours. `lmd report RESULTS --paper docs/paper.md` writes this page from the output of `lmd reproduce NAME --preset PRESET
+--out RESULTS`; only the claims are written by hand. Each entry shows the command and the data.
 """
 
 HYPER = """## Table 2
 
-The hyper-parameters (Adam with 1e-5 and (0.9, 0.99), N = 10, steps from 0.01 in [0.001, 0.1], batches of 2000 and 10)
-are in the recipes. `denoise-published-10` and `inpaint-published-10`, which have the preset `paper` alone (`lmd train
-NAME --preset paper`), keep to all of them, from the published code; the pairs and closed forms for SVMs and the linear
-classifier have the same steps and batches at that preset, and a rate of 1e-3. Solvers that are not the paper's have
-settings of their own. Those that ship were trained in less time, at the preset `standard`; their cards say how.
+Table 2 lists the hyper-parameters: Adam with learning rate 1e-5 and betas (0.9, 0.99), N = 10, step sizes that start at
+0.01 and stay in [0.001, 0.1], and batches of 2000 (SVM and linear classifier) and 10 (images). The recipes
+`denoise-published-10` and `inpaint-published-10` use all of them, as the published code does; their only preset is
+`paper` (`lmd train NAME --preset paper`). With this preset, the pairs and closed forms for the SVM and the linear
+classifier use the same step sizes and batches, and a learning rate of 1e-3. Solvers that are not from the paper have
+their own settings. The shipped solvers were trained in less time, with the preset `standard`; their cards give the
+details.
 """
 
 
@@ -141,13 +142,11 @@ def write_paper(results: str | Path, file: str | Path) -> Path:
 
 
 _TABLE_1_NOTE = (
-    "The paper's solver was trained at 5% noise alone and diverges beyond; ours saw all levels, and its step is "
-    "corrected for the drift. The paper takes 4000 steps of gradient descent for the true minimiser; "
-    "ours is certified to 1e-6."
+    "The paper's solver was trained at 5% noise only and diverges at higher noise; ours was trained at all levels, and "
+    "its step is corrected for the drift. The paper computes the true minimiser with 4000 steps of gradient descent; "
+    "our minimiser is certified to 1e-6."
 )
-_TABLE_3_NOTE = (
-    "The paper's are of a graphics card and a batch of 25, ours of one processor: the trend is what compares."
-)
+_TABLE_3_NOTE = "The paper used a GPU and a batch of 25; we used one CPU. Only the trends are comparable."
 
 
 def _command(metrics: Mapping[str, Any]) -> str:
@@ -156,21 +155,20 @@ def _command(metrics: Mapping[str, Any]) -> str:
 
 def _section(claim: Claim, metrics: Mapping[str, Any]) -> str:
     lines = {
-        "claims": claim.says,
+        "claim": claim.says,
         "command": _command(metrics),
-        "data": metrics["facts"].get("data", "made anew"),
+        "data": metrics["facts"].get("data", "generated"),
         "paper": claim.paper,
         "ours": claim.found(metrics["rows"]),
-        "differs": claim.differs,
+        "differences": claim.differs,
     }
     body = "\n".join(f"| {name} | {text} |" for name, text in lines.items())
     return f"## {claim.place}\n\n| | |\n| --- | --- |\n{body}\n"
 
 
 def _tables(place: str, metrics: Mapping[str, Any], tables: Callable[[Rows], list[Table]], note: str) -> str:
-    parts = [
-        f"## {place}\n\n{_command(metrics)}, {metrics['facts'].get('data', metrics['facts'].get('batch'))}. {note}\n"
-    ]
+    data = metrics["facts"].get("data", metrics["facts"].get("batch"))
+    parts = [f"## {place}\n\nCommand: {_command(metrics)}. Data: {data}. {note}\n"]
     for table in tables(metrics["rows"]):
         head = f"| {' | '.join(table.columns)} |\n|{' --- |' * len(table.columns)}"
         body = "\n".join(f"| {' | '.join(line)} |" for line in table.lines)

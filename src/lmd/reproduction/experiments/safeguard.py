@@ -1,4 +1,4 @@
-"""A claim of our own: every trained solver, safeguarded, is as good as the classical method wherever it is used."""
+"""Check that every safeguarded trained solver is at least as good as the classical method under all conditions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Case:
 
 
 class SafeguardExperiment(Experiment):
-    """The trained solvers guarded, on held-out instances with more noise and shifted features than they knew."""
+    """Safeguarded solvers on held-out instances with more noise and shifted features than in training."""
 
     name = "safeguard"
     title = "Every trained solver, safeguarded: never behind the classical method, always at the minimum in the end"
@@ -132,7 +132,7 @@ class Conditions:
 
 
 def published_inpainting(images: Sequence[Tensor]) -> Family:
-    """What the published checkpoint was trained for, on test images: the halved objective, 80% of the pixels kept.
+    """Return the problem that the published checkpoint was trained for: half the objective, 80% of the pixels known.
 
     Its networks divide by the number of pixels, so crops of another size than 96 x 96 would be another solver.
     """
@@ -154,15 +154,9 @@ def record_case(session: Session, case: Case, solver: Solver[Any]) -> Comparison
         given = f"{type(case.problem).__name__}, for which no fall-back is known"
         raise CapabilityError("problem", given, "one with a classical method")
     iterations = ITERATIONS[session.preset]
-    found = compare(
-        guarded,
-        case.problem,
-        case.x0,
-        iterations=iterations,
-        target=target_of(case),
-        proven=case.proven,
-        minimum_of=minimum,
-    )
+    proven = known_minimum(case) if case.proven is None else case.proven
+    target = target_of(case, proven)
+    found = compare(guarded, case.problem, case.x0, iterations=iterations, target=target, proven=proven)
     fell_back = found.guarded.history.diagnostics["fallback"][1 : found.early + 1].nanmean()
     settings = {
         "condition": case.condition,
@@ -179,13 +173,17 @@ def record_case(session: Session, case: Case, solver: Solver[Any]) -> Comparison
     return found
 
 
-def target_of(case: Case) -> Tensor | None:
-    """Values so close to the minimum that a run may end, where the minimum is cheap to have: not for images."""
-    if case.x0.ndim > 2:
-        return None
+def known_minimum(case: Case) -> Tensor | None:
+    """Return the minima `(B,)`, or None where no reference method finds them."""
     try:
-        least = minimum(case.problem)
+        return minimum(case.problem)
     except CapabilityError:
+        return None
+
+
+def target_of(case: Case, least: Tensor | None) -> Tensor | None:
+    """Return values at which a run may end, close to the minimum, or None for images, whose minima are expensive."""
+    if case.x0.ndim > 2 or least is None:
         return None
     return least + CLOSE * gap_scale(case.problem, least, case.x0)
 

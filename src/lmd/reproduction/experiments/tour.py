@@ -224,6 +224,24 @@ class Learned(OwnClass):
         _show(session, self.card)
 
 
+def card_rows(card: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return the columns and rows of a table: iterations and milliseconds of each method for a batch and for one.
+
+    Args:
+        card: The card of a solver that `lmd.learn` returned.
+    """
+    accuracies = [f"{factor * card['target']:g}" for factor in (10, 1, 0.1)]
+    columns = ("method", *(f"to {accuracy}: iterations, ms, ms for one" for accuracy in accuracies))
+    rows = []
+    for row in card["rows"]:
+        cells = []
+        for accuracy in accuracies:
+            count, batch, one = (row[name].get(accuracy) for name in ("iterations", "milliseconds", "one"))
+            cells.append("-" if batch is None else f"{'' if count is None else count}, {batch:.3g}, {one:.2g}")
+        rows.append((f"{row['method']} (learned)" if row["learned"] else row["method"], *cells))
+    return columns, tuple(rows)
+
+
 def write_learned(card: Mapping[str, Any], folder: Path, command: str) -> Path:
     """Write FOLDER/index.html: gaps of what was learned and tuned against iterations and milliseconds, and tables."""
     reproduce(Learned(card), folder, seed=card["seed"])

@@ -21,7 +21,7 @@ from lmd.reproduction.tasks.common import PUBLISHED
 from lmd.reproduction.tasks.task import HeldOut, minimum
 from lmd.reproduction.tasks.vectors import SVM_DIGITS
 from lmd.solvers import CorrectedMirrorDescent, LearnedMirrorDescent, LearnedSteps, MirrorDescent, Solver
-from lmd.training.log import LogLine
+from lmd.training.folder import LogLine
 from lmd.training.loss import UnrolledLoss
 from lmd.training.settings import TrainingSettings
 from lmd.training.train import train
@@ -156,7 +156,7 @@ PROBLEMS = {"svm": "SVM", "inpaint": "inpainting"}
 PARTS = ("value", "inconsistency")
 HELD_OUT_STARTS = {"quick": 10, "standard": 50, "paper": 100}
 HELD_OUT_SIDES = {"quick": 24, "standard": 32, "paper": 96}
-"""What to look at after each epoch: so many starts of an SVM, and the middle of each test image of this size."""
+"""After each epoch, the number of SVM starts and the size of test images that are evaluated."""
 
 _CONSISTENCY = {
     "batch": 4,
@@ -184,7 +184,7 @@ paper's inpainting (22), and for the SVM about as far as in the paper (17 000-fo
 
 
 class ConsistencyExperiment(Experiment):
-    """The paper's LMD, trained afresh while s grows: first it learns to answer at once, then to optimise."""
+    """The paper's LMD, trained from scratch while s grows."""
 
     name = "consistency"
     title = "Training loss and inconsistency while the weight s of the inconsistency grows"

@@ -45,12 +45,12 @@ def _register() -> dict[str, Task]:
 
 
 def names() -> list[str]:
-    """The names of all tasks, ours first."""
+    """Return the names of all tasks, those of this package first."""
     return list(_register())
 
 
 def every() -> list[Task]:
-    """All tasks, ours first."""
+    """Return all tasks, those of this package first."""
     return list(_register().values())
 
 

@@ -1,9 +1,10 @@
-"""What the recipes share: data, pools of solved instances, settings of the training, learned pairs, exact mirrors."""
+"""Shared parts of the recipes: data, solved instances, training settings, learned pairs, exact mirrors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -11,19 +12,71 @@ from torch import Tensor
 
 from lmd.guarantees import minimiser
 from lmd.mirrors import ConvPair, Cosine, Rotation, Separable
-from lmd.problems import Family
+from lmd.problems import Family, Problem
 from lmd.reproduction.datasets.digits import digit_features, digits_data
 from lmd.reproduction.tasks.task import Digits, Images, Recipe
 from lmd.solvers import CorrectedMirrorDescent, ExactMirrorDescent, LearnedMirrorDescent, LearnedSteps, Solver
-from lmd.training.solved import SolvedFamily
 
 WEIGHT = 0.3  # the weight of the total variation, as in the paper, for images in [0, 1]
 PHOTOGRAPHS = Images()
 CROPS = {"quick": 24, "standard": 48, "paper": 64}
 POOLS = {"quick": 60, "standard": 1000, "paper": 4000}  # instances that are drawn and solved before training begins
+MAX_CHUNK = 100  # instances that are solved together
 WEAK = (
     "Only the last trained iterate is good, not those before it: to stop early, take the solver of fewer iterations. "
 )
+
+
+@dataclass(eq=False)
+class SolvedFamily(Family):
+    """`size` instances of a family, drawn once with `seed` and solved by so many iterations of a classical solver.
+
+    `finish` maps the problem and its solution to another one, where there are many. Each sample has its solutions as
+    `reference`. One instance in ten is held out. They are drawn and solved on first use.
+    """
+
+    family: Family
+    size: int
+    solver: Solver[Any]
+    iterations: int
+    seed: int = 0
+    finish: Callable[[Any, Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        self.name = self.family.name
+
+    @property
+    def inside(self) -> Family:
+        return self.family
+
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        return self._choose(range(len(self._solved) // 10, len(self._solved)), batch, generator)
+
+    def held_out(self, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        return self._choose(range(len(self._solved) // 10), batch, generator)
+
+    def _choose(self, places: range, batch: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
+        """Draw instances of one of the chunks."""
+        device = generator.device
+        (place,) = torch.randint(len(places), (1,), generator=generator, device=device).tolist()
+        problem, x0 = self._solved[places[place]]
+        chosen = torch.randint(len(x0), (batch,), generator=generator, device=device).to(x0.device)
+        return problem.select(chosen), x0[chosen]
+
+    @cached_property
+    def _solved(self) -> list[tuple[Problem, Tensor]]:
+        """At least ten chunks of instances."""
+        generator = torch.Generator().manual_seed(self.seed)
+        chunk = min(MAX_CHUNK, self.size // 10)
+        return [self._solve(*self.family.sample(chunk, generator)) for _ in range(self.size // chunk)]
+
+    @torch.no_grad()
+    def _solve(self, problem: Problem, x0: Tensor) -> tuple[Problem, Tensor]:
+        state = self.solver.init(problem, x0)
+        for _ in range(self.iterations):
+            state = self.solver.step(problem, state)
+        problem.reference = state.x if self.finish is None else self.finish(problem, state.x)
+        return problem, x0
 
 
 def solved(
@@ -40,7 +93,7 @@ def solved(
 
 
 def training(objective: str, learning_rate: float, updates: int = 2000, batch: int = 6) -> dict[str, dict[str, Any]]:
-    """Arguments of `lmd.train` by preset; many iterations are sensitive to their kernels and want a smaller rate."""
+    """Return the arguments of `lmd.train` by preset. Solvers with many iterations need a smaller learning rate."""
     shared: dict[str, Any] = {
         "objective": objective,
         "value_weights": "last",
@@ -80,14 +133,14 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "recompute": True,
     }
 }
-"""The published settings; recomputing each iteration makes them fit into the memory of a workstation."""
+"""The published settings. Iterations are recomputed in the backward pass to fit into the memory of a workstation."""
 
 
 def small_pair(scale: float, seed: int) -> CorrectedMirrorDescent:
-    """Small enough for two cores: 8 filters forward, 24 backward; a border that repeats the nearest pixel.
+    """Return a pair that trains on two cores: 8 filters forward, 24 backward, with replicated borders.
 
-    A scale of 0.5 makes steps of about 0.02 the right ones for denoising. Lost pixels have further to go: 0.2 makes
-    the same steps longer.
+    A scale of 0.5 suits steps of about 0.02 in denoising. In inpainting lost pixels have to move farther, and a
+    scale of 0.2 makes the same steps longer.
     """
     options: dict[str, Any] = {"backward_filters": 24, "backward_layers": 2, "border": "replicate"}
     mirror = ConvPair(3, 8, 1, scale=scale, seed=seed, **options)
@@ -97,7 +150,7 @@ def small_pair(scale: float, seed: int) -> CorrectedMirrorDescent:
 def small_recipe(
     doing: str, scale: float, family: Callable[[str], Family], updates: int, weights: tuple[float, ...]
 ) -> Recipe:
-    """The solver that a CPU can train; what counts is where ten iterations lead, the first ones weigh little."""
+    """Return the recipe for a CPU. The loss weights the tenth iteration most."""
     return Recipe(
         form="pair",
         iterations=10,
@@ -139,7 +192,7 @@ def _stiff(stiffness: float) -> Separable:
 
 
 def _imaging(widths: int, seed: int) -> Solver[Any]:
-    """Each mirror begins as the Hessian of the smoothed objective, if half of the differences are within its width."""
+    """Return mirrors that start as the Hessian of the smoothed objective, half of the differences inside its width."""
     solver = ExactMirrorDescent(_stiff(10.0), 10, width=0.6, final_width=0.05, widths=widths)
     for k, width in enumerate(solver.log_widths[:-1, 0].exp().tolist()):
         solver.mirrors[k] = _stiff(0.5 / width)
@@ -158,7 +211,7 @@ _EXACT_TRAINING: dict[str, Any] = {
 
 
 class _Basis:
-    """Quadratic potentials in the basis of the principal directions of features `(n, d)`, which stays as it is."""
+    """Quadratic potentials in the fixed basis of the principal directions of features `(n, d)`."""
 
     def __init__(self, features: Tensor) -> None:
         points = features.double()
@@ -182,7 +235,7 @@ def mean_optimum(family: Any, seed: int) -> Tensor:
 
 
 def exact_svm(source: Digits, seed: int) -> Solver[Any]:
-    """From the mean of a few optima; mirrors as if a tenth, and in the end a fiftieth, of all hinges were near 1."""
+    """Start at the mean of a few optima, with mirrors for a tenth, in the end a fiftieth, of the hinges near 1."""
     family = source.train("standard")
     size, basis = family.subset, _Basis(torch.nn.functional.pad(family.features, (0, 1), value=1.0))
     solver = ExactMirrorDescent(basis.mirror(1.0, 0.2 * size), 10, width=1.0, final_width=0.1, dimension=51)
@@ -195,7 +248,7 @@ def exact_svm(source: Digits, seed: int) -> Solver[Any]:
 
 
 def exact_classifier(source: Digits, seed: int) -> Solver[Any]:
-    """The same mirror in every iteration, no softer than a thousandth in any direction."""
+    """Return one mirror for all iterations, with curvature of at least a thousandth in every direction."""
     basis = _Basis(digit_features(digits_data("auto")).train_features)
     return ExactMirrorDescent(basis.mirror(1e-3, 1 / float(basis.moments[-1])), 10, dimension=500)
 

@@ -15,9 +15,9 @@ from torch.nn.functional import interpolate
 from lmd import tv
 from lmd.problems import Family, TVDenoising, TVDenoisingFamily
 from lmd.problems.image_families import add_noise
-from lmd.problems.tv import TVProblem
+from lmd.problems.tv import TVModel
 from lmd.reproduction.tasks import common
-from lmd.reproduction.tasks.common import PHOTOGRAPHS, WEAK, WEIGHT
+from lmd.reproduction.tasks.common import PHOTOGRAPHS, WEAK, WEIGHT, SolvedFamily
 from lmd.reproduction.tasks.task import (
     COUNTS,
     ONE_THREAD,
@@ -31,22 +31,21 @@ from lmd.reproduction.tasks.task import (
     stacked,
 )
 from lmd.solvers import FGP, LearnedDual, LearnedFGP
-from lmd.training.solved import SolvedFamily
-from lmd.tv.denoising import Denoising
+from lmd.tv.plans import Denoising
 
 STEPS, SCALES = (1, 2, 4, 8, 13, 21, 55), (19, 28, 42, 64, 100, 180)  # iterations from p = 0, and from coarser grids
 SCHEDULE_CROPS = {"quick": 24, "standard": 64}
 SCHEDULE_WEIGHTS = (0.02, 1.5)
 SCHEDULE_POOLS = {"quick": 60, "standard": 3000}  # instances that are solved before long schedules are learned
 MIN_FLAT = {False: 34, True: 42}
-"""Iterations, from p = 0 and from coarser grids, from which on most solves end with x averaged over constant regions.
-What counts then is the dual point, so that these schedules are learned for its gap to the solution too."""
+"""Schedules with at least so many iterations, from p = 0 and from coarser grids, usually end with x averaged over
+constant regions. Then the dual point matters most, so these schedules are also trained for its gap."""
 
 
 class AllWeights(TVDenoisingFamily):
     """Log-uniform weights, so that all roughnesses are equally frequent."""
 
-    def sample(self, batch: int, generator: torch.Generator) -> tuple[TVProblem, Tensor]:
+    def sample(self, batch: int, generator: torch.Generator) -> tuple[TVModel, Tensor]:
         images = self.sample_images(batch, generator)
         noisy = add_noise(images, self._uniform(self.noise, batch, generator), generator)
         logarithm = self._uniform((math.log(self.weight[0]), math.log(self.weight[1])), batch, generator)
@@ -54,7 +53,7 @@ class AllWeights(TVDenoisingFamily):
 
 
 def _with_doubled(images: Tensor) -> list[Tensor]:
-    """Images, and the same twice as large: smooth ones have large flat pieces, which need the most iterations."""
+    """Return images and enlarged ones, which have large flat regions and need the most iterations."""
     doubled = interpolate(images.float(), scale_factor=2, mode="bicubic").round().clamp(0, 255).byte()
     return [*images, *doubled]
 
@@ -66,18 +65,18 @@ def schedule_family(preset: str) -> Family:
 
 
 def solved_family(preset: str) -> Family:
-    """The same with solutions."""
+    """Return the same family with solutions."""
     count, solver = SCHEDULE_POOLS[preset], FGP(restart=True)
     return SolvedFamily(schedule_family(preset), count, solver, iterations=1, finish=_solution)
 
 
-def _solution(problem: TVProblem, x: Tensor) -> Tensor:
+def _solution(problem: TVModel, x: Tensor) -> Tensor:
     plan = tv.match(problem, 1e-8)
     return plan.solve(1e-8, 10_000, None).x if isinstance(plan, Denoising) else x
 
 
 def _settings(horizon: int, coarse: bool) -> dict[str, dict[str, Any]]:
-    """Many iterations want a smaller rate; those from coarser grids or for two gaps gain from more updates at half."""
+    """Return training settings: long schedules need a smaller rate, and some of them more updates."""
     both = horizon >= MIN_FLAT[coarse]
     longer = coarse or both
     rate = 0.1 if horizon < 60 else 2.4 / horizon
@@ -113,20 +112,20 @@ REFERENCE = CertifiedBy(EXACT, 1e-6, unique=True)
 
 
 def family(preset: str, isotropic: bool = False) -> Family:
-    """Noise from none to more than 20%; the weight needs no range, as the solvers are homogeneous in it and y."""
+    """Return the training family, with up to 22% noise and one weight, as solvers are homogeneous in weight and y."""
     images, crop = PHOTOGRAPHS.train(preset), common.CROPS[preset]
     plain = TVDenoisingFamily(images, noise=(0.0, 0.22), crop=crop, weight=WEIGHT, isotropic=isotropic)
     return common.solved(plain, preset, EXACT)
 
 
 def _smooth(preset: str) -> Family:
-    """Half of the images are twice as large, with larger crops, which have room for large flat pieces."""
+    """Return the training family with half of the images enlarged and larger crops, for large flat regions."""
     images, crop = _with_doubled(PHOTOGRAPHS.train(preset)), common.CROPS["quick" if preset == "quick" else "paper"]
     return common.solved(TVDenoisingFamily(images, noise=(0.0, 0.22), crop=crop, weight=WEIGHT), preset, EXACT)
 
 
 def _unsolved(noise: Any, crops: dict[str, int | None], preset: str) -> Family:
-    """Without solutions: for exact mirrors and pairs noise of up to 20%, so that no level of Table 1 is new to them."""
+    """Return the family without solutions, for mirrors, with up to 20% noise to cover all levels of Table 1."""
     return TVDenoisingFamily(common.PAIR_IMAGES.train(preset), noise=noise, crop=crops[preset], weight=WEIGHT)
 
 
@@ -136,7 +135,7 @@ def make(images: Tensor, noise: float, generator: torch.Generator, isotropic: bo
 
 
 def _scikit_image(name: str, problem: Any) -> Call:
-    """A function of skimage.restoration; eps = 0 so that it does not stop.
+    """Call a function of skimage.restoration with eps = 0, so that it does not stop early.
 
     `denoise_tv_bregman` minimises TV(x) + weight / 2 ||x - y||^2, so that its weight is 2 over ours, and
     `denoise_tv_chambolle` ||x - y||^2 / 2 + weight TV(x), isotropic, with half of ours.
@@ -160,7 +159,7 @@ SPLIT_BREGMAN = Peer("scikit-image", "skimage", COUNTS[3:], partial(_scikit_imag
 
 
 def _prox_tv(method: str, threads: int, problem: Any) -> Call:
-    """It minimises ||x - y||^2 / 2 + w TV(x) of one channel in double precision; 0 threads are all that torch has."""
+    """Call prox_tv: ||x - y||^2 / 2 + w TV(x) per channel in float64. With 0 threads it uses all that torch has."""
     import prox_tv
 
     images = [image.double().numpy() for image in problem.noisy]
@@ -177,7 +176,7 @@ def _prox_tv(method: str, threads: int, problem: Any) -> Call:
 
 
 def _prox_tv_peers() -> Iterator[Peer]:
-    """Every method; those that use threads also with one."""
+    """Return every method of prox_tv; parallel ones also with one thread."""
     for method in ("pd", "dr", "kolmogorov", "yang", "condat", "chambolle-pock"):
         yield Peer(f"prox_tv-{method}", "prox_tv", COUNTS, partial(_prox_tv, method, 0), stacked)
     for method in ("pd", "dr"):
@@ -223,7 +222,7 @@ DENOISE = Task(
 
 
 def _deepinv(problem: Any) -> Call:
-    """Over-relaxed Chambolle and Pock on ||x - y||^2 / 2 + w TV(x), isotropic; crit = 0 so that it does not stop."""
+    """Call deepinv's Chambolle-Pock: ||x - y||^2 / 2 + w TV(x), isotropic. With crit = 0 it does not stop early."""
     from deepinv.models import TVDenoiser
 
     def call(iterations: int) -> Tensor:

@@ -29,7 +29,7 @@ def _inpainting_family(preset: str) -> problems.Family:
 
 
 def _unsolved(noise: Any, kept: Any, preset: str) -> problems.Family:
-    """Without solutions; a mask for each image, so that the solver learns no mask by heart."""
+    """Return the family without solutions, with a mask for each image, so that the solver cannot memorise one."""
     images, crop = common.PAIR_IMAGES.train(preset), PAIR_CROPS[preset]
     return problems.TVInpaintingFamily(images, noise=noise, crop=crop, weight=WEIGHT, kept=kept)
 
@@ -41,7 +41,7 @@ def _for_exact(preset: str) -> problems.Family:
 
 
 def _smooth(problem: problems.TVInpainting, x: Tensor) -> Tensor:
-    """The smoothest of all minimisers, near enough for training."""
+    """Return the smoothest of all minimisers, accurate enough for training."""
     second, solver = smoothest_problem(problem, x), RelaxedPDHG()
     return solver.advance(second, solver.init(second, x), SMOOTHING_ITERATIONS).x
 
@@ -143,7 +143,7 @@ WHOLE_PHOTOGRAPHS = Images(whole=True)
 
 
 def _tomography_family(preset: str) -> problems.Family:
-    """Whole images: the spectrum of projections, unlike that of blurs, depends on their size."""
+    """Return the family of whole images, as the spectrum of projections depends on the size."""
     crop = CROPS[preset] if preset == "quick" else None
     plain = problems.TomographyFamily(WHOLE_PHOTOGRAPHS.train(preset), noise=(0.02, 0.08), crop=crop, weight=WEIGHT)
     return common.solved(plain, preset, PDHG(0.03), share=6)

@@ -14,7 +14,7 @@ from lmd.operators import Blur, Mask, ParallelBeam, gaussian_kernel, motion_kern
 from lmd.operators.blur import BORDERS
 from lmd.problems import Family, SecondOrderModel, TVDenoising, TVModel
 from lmd.problems.base import offers
-from lmd.problems.image_families import Range, TVFamily, random_masks
+from lmd.problems.image_families import Range, TVDenoisingFamily, random_masks
 from lmd.reproduction.tasks.common import PHOTOGRAPHS, WEIGHT
 from lmd.reproduction.tasks.task import CertifiedBy, Contest, Recipe, Task
 from lmd.solvers import FGP, RelaxedPDHG
@@ -22,13 +22,13 @@ from lmd.solvers.wrappers import Averaged
 from lmd.terms import Absolute, KullbackLeibler, Squares
 
 Maker = Callable[..., Any]
-"""From clean images `(B, C, H, W)`, noise levels `(B, 1, 1, 1)`, weights `(B,)` and randomness to a problem."""
+"""Makes a problem from clean images `(B, C, H, W)`, noise levels `(B, 1, 1, 1)`, weights `(B,)` and a generator."""
 
 
-class ModelFamily(TVFamily):
+class ModelFamily(TVDenoisingFamily):
     """Random crops as instances of one of several models, drawn for each sample; weights even in their logarithm.
 
-    A maker gets images in [0, 1] and says what noise does to them. See `TVFamily` for the other arguments.
+    A maker adds its noise to images in [0, 1]. See `TVDenoisingFamily` for the other arguments.
     """
 
     name = "tv-models"
@@ -49,7 +49,7 @@ class ModelFamily(TVFamily):
 
 
 def windows(images: Tensor, depth: int) -> Tensor:
-    """Volumes `(B, 1, depth, H - depth, W - depth)`: windows of grey images that move from plane to plane."""
+    """Return volumes `(B, 1, depth, H - depth, W - depth)`: a window that moves over a grey image."""
     grey, side = images.mean(dim=1), [n - depth for n in images.shape[2:]]
     return torch.stack([grey[:, i : i + side[0], i : i + side[1]] for i in range(depth)], dim=1)[:, None]
 
@@ -69,7 +69,7 @@ def _plain(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Gener
 
 
 def _mapped(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
-    """Weights that change from pixel to pixel, by up to a factor of five."""
+    """Return a problem with a weight per pixel; weights differ by up to a factor of five."""
     shape = (len(images), 1, *images.shape[2:])
     spread = 5 ** (torch.rand(shape, generator=generator, dtype=images.dtype) - 0.5)
     return _plain(images, noise, weight.reshape(-1, 1, 1, 1) * spread, generator, **form)
@@ -113,7 +113,7 @@ def _counts(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Gene
 
 
 def impulses(images: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-    """Images of which a share of the pixels, twice the noise, is black or white."""
+    """Return images with black and white impulses in a share `2 noise` of the pixels."""
     drawn = torch.rand(images.shape, generator=generator, dtype=images.dtype)
     return torch.where(drawn < noise, 0, torch.where(drawn > 1 - noise, 1, images))
 
@@ -127,7 +127,7 @@ def _mask(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _masked(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
-    """Impulses, and lost pixels besides."""
+    """Return a problem with impulses and lost pixels."""
     mask = _mask(images, generator)
     return TVModel(Absolute(mask * impulses(images, noise, generator), mask.expand_as(images)), 2 * weight, **form)
 
@@ -145,7 +145,7 @@ def _kernel(generator: torch.Generator) -> Tensor:
 
 
 def _blurred(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
-    """Any kernel, either border; weights of a tenth."""
+    """Return a deblurring problem with a random kernel and border, and a tenth of the weight."""
     border = BORDERS[int(torch.randint(2, (), generator=generator))]
     blur = Blur(_kernel(generator), images.shape[2], images.shape[3], border)
     return TVModel(Squares(noisy(blur(images), noise / 3, generator)), weight / 5, forward=blur, **form)
@@ -158,7 +158,7 @@ def _blurred_counts(images: Tensor, noise: Tensor, weight: Tensor, generator: to
 
 
 def _projected(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
-    """Ten to forty angles."""
+    """Return a tomography problem with 10 to 40 angles."""
     beams = ParallelBeam(images.shape[2], images.shape[3], 10 + int(torch.randint(31, (), generator=generator)))
     sinogram = noisy(beams(images), noise / 2, generator)
     size = (int(images.shape[2]), int(images.shape[3]))
@@ -183,7 +183,7 @@ SECOND = in_forms((("second order", _second, {}), ("second order, absolute", _se
 
 
 def family(models: dict[str, Maker], preset: str) -> Family:
-    """Models in turn, 2 to 15% noise, weights of 0.05 to 0.6 for images in [0, 1]; some take a share of both."""
+    """Return a family of these models with 2 to 15% noise and weights of 0.05 to 0.6 for images in [0, 1]."""
     images, makers = PHOTOGRAPHS.train(preset), list(models.values())
     return ModelFamily(images, makers, noise=(0.02, 0.15), crop=CROPS[preset], weight=(0.05, 0.6))
 

@@ -1,4 +1,4 @@
-"""What a task is: the solvers trained for one kind of problem, their data, and what they are compared with."""
+"""A task: the solvers trained for one kind of problem, their data, and the peers they are compared with."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from torch import Tensor
 
 from lmd import guarantees
 from lmd.guarantees.certify import run
-from lmd.guarantees.optimum import Optimum
-from lmd.guarantees.reference import smoothest_minimiser
+from lmd.guarantees.reference import Optimum, smoothest_minimiser
 from lmd.problems import Family
 from lmd.reproduction.datasets import image_data
 from lmd.reproduction.datasets.digits import DigitFeatures, digit_features, digits_data
@@ -27,7 +26,7 @@ from lmd.solvers import Solver
 
 @dataclass(frozen=True)
 class HeldOut:
-    """How much of the data that nothing trains on, and in which dtype; None leaves that of the family."""
+    """The number of held-out instances, and their dtype; None is the dtype of the family."""
 
     preset: str  # the one that the solver was trained with: quick, standard or paper
     subsets: int = 2  # data sets of a sample, where instances are subsets of features
@@ -41,15 +40,15 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def name(self, preset: str) -> str:
-        """What the data are called."""
+        """The name of the data."""
 
     @abc.abstractmethod
     def fingerprint(self, family: Callable[[str], Any], preset: str) -> str:
-        """The SHA-256 of what is trained on, from the family by preset."""
+        """Return the SHA-256 of the training data, given the family of each preset."""
 
     @abc.abstractmethod
     def held_out(self, family: Any, wanted: HeldOut) -> Any:
-        """The same family on data that it does not train on."""
+        """Return the same family on held-out data."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Images(Source):
         return image_data(self.name(preset)).train_images
 
     def held_out(self, family: Any, wanted: HeldOut) -> Any:
-        """On other images, or on pieces of them: convolutions solve images of any size."""
+        """Return the family on test images."""
         other = copy.copy(family.inside)
         own = image_data(self.name(wanted.preset)).test_images if wanted.images is None else wanted.images
         side = (other.crop or min(other.images[0].shape[1:])) if self.whole else wanted.side
@@ -105,7 +104,7 @@ class Digits(Source):
         return self._family(features.data_name, features.train_features, features.train_labels, **settings)
 
     def held_out(self, family: Any, wanted: HeldOut) -> Any:
-        """On the features of the test fold."""
+        """Return the family on the features of the test fold."""
         features = self.features(wanted.preset)
         tested = features.test_features.to(wanted.dtype or features.test_features.dtype)
         return self._family(features.data_name, tested, features.test_labels, subsets=wanted.subsets)
@@ -116,7 +115,7 @@ class Digits(Source):
 
 @dataclass(frozen=True)
 class Drawn(Source):
-    """Numbers that are drawn, so that every sample is a new one, but for arrays that all have in common."""
+    """Random numbers: every sample is new, except for arrays that all instances share."""
 
     words: str  # what the numbers are called
     arrays: tuple[str, ...] = ()  # their names in the family
@@ -146,7 +145,7 @@ def sha256_of(*arrays: Tensor) -> str:
 
 
 Reference = Callable[[Any, Tensor], tuple[Tensor, Tensor | None]]
-"""From a problem and starts to its minima `(B,)` and, where it is proven where they are, its minimisers."""
+"""Maps a problem and starting points to its minima `(B,)` and, if they are proven, its minimisers."""
 
 
 def optimum(problem: Any) -> Optimum:
@@ -165,13 +164,13 @@ def minimiser(problem: Any) -> Tensor:
 
 
 def gap_scale(problem: Any, minima: Tensor, like: Tensor) -> Tensor:
-    """What gaps are divided by `(B,)`: the minima, or the values at x = 0 where those are next to nothing beside."""
+    """Return the scale of relative gaps `(B,)`: the minima, or the values at x = 0 if the minima are almost 0."""
     at_zero: Tensor = problem.value(like.new_zeros(like.shape))
     return minima.where((minima > 1e-6 * at_zero) | torch.isinf(at_zero), at_zero)
 
 
 def known(problem: Any, x0: Tensor) -> tuple[Tensor, None]:
-    """Those of `lmd.guarantees.minimum`."""
+    """Return the minima by `lmd.guarantees.minimum`."""
     return minimum(problem), None
 
 
@@ -216,12 +215,12 @@ class Peer:
 
 
 def stacked(problem: Any, answers: Any) -> Tensor:
-    """x of answers that are arrays, one for each instance, in their own precision."""
+    """Return a batch `(B, ...)` from one array for each instance, in the precision of the arrays."""
     return torch.as_tensor(np.stack(answers))
 
 
 def channels_last(problem: Any, answers: Any) -> Tensor:
-    """x of answers that are images `(H, W, C)`."""
+    """Return a batch `(B, C, H, W)` from images `(H, W, C)`."""
     return stacked(problem, answers).movedim(-1, 1)
 
 
@@ -230,7 +229,7 @@ NOISE_LEVELS = (0.01, 0.05, 0.1, 0.2)  # the levels at which a family whose nois
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What `lmd train NAME` does: everything needed to make a trained solver again."""
+    """Everything that `lmd train NAME` needs to train a solver."""
 
     title: str  # what the solver is, in a few words
     solver: Callable[[int], Solver[Any]]  # the untrained solver, from a seed
@@ -256,7 +255,7 @@ Make = Callable[[Tensor, float, torch.Generator], Any]
 
 @dataclass(frozen=True)
 class Contest:
-    """What `lmd bench` does with a problem: how instances are made, at which noise, the grids, and the peers."""
+    """What `lmd bench` needs for a problem: instances, noise levels, grids of settings, and peers."""
 
     make: Make  # from clean images, a noise level and randomness to a problem
     noise: tuple[int, ...] = (5,)  # percent
@@ -269,7 +268,7 @@ class Contest:
 
 
 def conditions(family: Family) -> dict[str, Family]:
-    """What is harder: 1 to 20% noise, where noise has a level; else shifted data, or starts that are farther away."""
+    """Return harder families by name: with 1 to 20% noise, or else with shifted data or more distant starts."""
     noisy = {f"{noise:.0%} noise": family.with_noise(noise) for noise in NOISE_LEVELS}
     found = {condition: other for condition, other in noisy.items() if other is not None}
     if found:

@@ -15,7 +15,7 @@ from torch import Tensor
 from lmd import problems, solvers
 from lmd.mirrors import DensePair, Mirror, OneLayer, Quadratic
 from lmd.reproduction.tasks import common
-from lmd.reproduction.tasks.common import WEAK, mean_optimum
+from lmd.reproduction.tasks.common import WEAK, SolvedFamily, mean_optimum
 from lmd.reproduction.tasks.task import (
     COUNTS,
     EXPERIMENTS,
@@ -34,13 +34,12 @@ from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.initialisers import MeanInitialiser
 from lmd.solvers.learned.gradient import LearnedBlockNewton
 from lmd.solvers.wrappers import Sequential, WithInitialiser
-from lmd.training.solved import SolvedFamily
 
 PLANE = Drawn("right-hand sides and starts standard normal", arrays=("W",))
 
 
 def plane_family(preset: str) -> problems.LeastSquaresFamily:
-    """The same at all sizes."""
+    """Return the family, which is the same for all presets."""
     return problems.LeastSquaresFamily()
 
 
@@ -49,9 +48,9 @@ def _plane_solver(mirror: Mirror) -> solvers.Solver[Any]:
 
 
 def _plane_quadratic(seed: int) -> solvers.Solver[Any]:
-    """The paper's start: the identity plus a small random diagonal."""
+    """Return the mirror with the paper's initialisation: the identity plus a small random diagonal."""
     noise = 0.001**0.5 * torch.randn(2, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
-    return _plane_solver(Quadratic(2, matrix=torch.diag(1 + noise)))
+    return _plane_solver(Quadratic.from_matrix(torch.diag(1 + noise)))
 
 
 def _plane_one_layer(seed: int) -> solvers.Solver[Any]:
@@ -89,33 +88,33 @@ def _lasso_family(preset: str) -> problems.Family:
 
 
 def make_lasso(images: Tensor, noise: float, generator: torch.Generator) -> problems.Lasso:
-    """As many regressions as there are images."""
+    """Return as many regressions as there are images."""
     return problems.LassoFamily(noise=noise).sample(len(images), generator)[0]
 
 
 def _coordinate_descent(problem: Any) -> Call:
-    """A tolerance of 0, so that it does not stop before its iterations are over."""
+    """Run scikit-learn's coordinate descent with tolerance 0, so that it does not stop early."""
     from sklearn.linear_model import Lasso as TheirLasso
 
     return _fit_lassos(TheirLasso, problem, lambda count: {"tol": 0.0, "max_iter": count, "copy_X": False})
 
 
 def _celer(problem: Any) -> Call:
-    """Coordinate descent on working sets; a tolerance is one on its duality gap, relative to ||b||^2."""
+    """Run celer; its tolerance bounds the duality gap relative to ||b||^2."""
     from celer import Lasso as TheirLasso
 
     return _fit_lassos(TheirLasso, problem, lambda tolerance: {"tol": tolerance, "max_iter": 100})
 
 
 def _skglm(problem: Any) -> Call:
-    """The same with Anderson acceleration; a tolerance is one on the distance of subgradients to zero."""
+    """Run skglm; its tolerance bounds the distance of the subdifferential to 0."""
     from skglm import Lasso as TheirLasso
 
     return _fit_lassos(TheirLasso, problem, lambda tolerance: {"tol": tolerance, "max_iter": 100})
 
 
 def _fit_lassos(estimator: Any, problem: Any, options: Callable[[Any], dict[str, Any]]) -> Call:
-    """Estimators whose loss is a mean over the rows of A, so that their weight is ours over m."""
+    """Fit one estimator per instance. Their loss is a mean over the m rows of A, so their weight is ours over m."""
     A = np.asfortranarray(problem.A.double().numpy())
     rows = [(b.double().numpy(), float(w) / len(A)) for b, w in zip(problem.b, problem.weight, strict=True)]
 
@@ -156,16 +155,16 @@ LASSO = Task(
 
 
 def make_control(images: Tensor, noise: float, generator: torch.Generator) -> Any:
-    """As many states as there are images."""
+    """Return as many control problems as there are images."""
     return problems.ControlFamily().sample(len(images), generator)[0]
 
 
 def _osqp(problem: Any) -> Call:
-    """One after the other, each begun where the one before it ended; the answer is clipped to the box."""
+    """Run OSQP on one instance after the other with warm starts; answers are clipped to the box."""
     import osqp
     from scipy import sparse
 
-    P, q = (each.double().numpy() for each in problem.quadratic)
+    P, q = (each.double().numpy() for each in problem.f.quadratic)
     low, high = (end[0].double().numpy() for end in (problem.g.low, problem.g.high))
     box = sparse.identity(len(low), format="csc"), low, high
 
@@ -212,28 +211,28 @@ def _svm_solver(mirror: Mirror, extension: str = "decay") -> solvers.Solver[Any]
 
 
 def _quadratic(seed: int) -> solvers.Solver[Any]:
-    return _svm_solver(Quadratic(51, matrix=10 * torch.eye(51)))
+    return _svm_solver(Quadratic.from_matrix(10 * torch.eye(51)))
 
 
 def _one_layer(seed: int) -> solvers.Solver[Any]:
-    """Weights of 20 make the range of the map wide enough for the gradients of a thousand hinges."""
+    """Return a one-layer mirror. Weights of 20 make its range wide enough for the gradients of a thousand hinges."""
     return _svm_solver(OneLayer(51, weight=torch.full((51,), 20.0)))
 
 
 def _published_one_layer(seed: int) -> solvers.Solver[Any]:
-    """The paper's start, whose range is so narrow that most steps are clipped."""
+    """Return the mirror with the paper's initialisation, whose range is so narrow that most steps are clipped."""
     return _svm_solver(OneLayer.random(51, torch.Generator().manual_seed(seed)))
 
 
 def _svm_pair(seed: int) -> solvers.Solver[Any]:
-    """A scale of 30 makes steps of 0.01 short enough for the gradients of a thousand hinges."""
+    """Return a pair with a scale of 30, which makes steps of 0.01 suit the gradients of a thousand hinges."""
     return solvers.CorrectedMirrorDescent(
         dense_pair(51, 64, 96, 30.0, seed), solvers.LearnedSteps(10, 0.01, STEPS, "decay")
     )
 
 
 def _published(seed: int) -> solvers.Solver[Any]:
-    """The same networks in the paper's algorithm: nothing is corrected, the last step is repeated forever."""
+    """Return the same networks in the paper's algorithm: without corrections, the last step repeated forever."""
     return _svm_solver(dense_pair(51, 64, 96, 30.0, seed), "last")
 
 
@@ -246,7 +245,7 @@ def _interior(seed: int) -> solvers.Solver[Any]:
 
 
 def _solved(preset: str) -> problems.Family:
-    """Data sets that are drawn once, each in one instance, with their optima."""
+    """Return a family of data sets that are drawn once, with their optima."""
     count = 4 if preset == "quick" else 20
     return SolvedFamily(SVM_DIGITS.train(preset, subsets=count), 10 * count, InteriorPoint(), iterations=30)
 
@@ -272,13 +271,13 @@ _PAIRS: dict[str, dict[str, Any]] = {
 
 
 def make_svm(images: Tensor, noise: float, generator: torch.Generator) -> Any:
-    """As many machines as there are images, each on a subset of its own of the test fold."""
+    """Return as many support vector machines as there are images, each on another subset of the test fold."""
     family = SVM_DIGITS.held_out(SVM_DIGITS.train("standard"), HeldOut("standard", subsets=len(images)))
     return family.sample(len(images), generator)[0]
 
 
 def _fit_svms(estimator: Callable[[Any], Any], problem: Any) -> Call:
-    """An estimator by its tolerance; x is its weights and its bias."""
+    """Fit one estimator per instance; x is the weights and the bias."""
     sets = list(zip(problem.features.double().numpy(), problem.labels.numpy(), strict=True))
     chosen = [sets[k] for k in problem.subset.tolist()]
 
@@ -298,7 +297,7 @@ def _libsvm(problem: Any) -> Call:
 
 
 def _liblinear(problem: Any) -> Call:
-    """Dual coordinate descent. It penalises the bias too, here by a hundredth."""
+    """Fit scikit-learn's LinearSVC (dual coordinate descent), which penalises the bias too, here by a hundredth."""
     from sklearn.svm import LinearSVC
 
     options: dict[str, Any] = {"loss": "hinge", "intercept_scaling": 10.0, "max_iter": 100_000, "random_state": 0}
@@ -364,10 +363,10 @@ def _classifier_pair(seed: int) -> solvers.Solver[Any]:
 
 
 def _classifier_newton(seed: int) -> solvers.Solver[Any]:
-    """From the mean of a few optima with a small ridge: without one, data that can be separated have none.
+    """Start at the mean of a few optima of the problem with a small ridge; without it, separable data have no optimum.
 
-    Longer steps are for when all pairs are on their side. It is trained little: a rate of 3e-2 made three of four
-    hundred instances diverge for the sake of the others.
+    Longer steps are for separated data. The learning rate is small: with 3e-2, three of four hundred instances
+    diverged.
     """
     start, solver = MeanInitialiser([500]), LearnedBlockNewton()
     start.fit_(start.mean[None], mean_optimum(CLASSIFIER_DIGITS.train("standard", ridge=1e-4), seed).float()[None])

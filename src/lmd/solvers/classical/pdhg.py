@@ -1,4 +1,4 @@
-"""The primal-dual hybrid gradient method of Chambolle and Pock: accelerated, settled, and over-relaxed."""
+"""The primal-dual hybrid gradient method of Chambolle and Pock: plain, accelerated and over-relaxed."""
 
 from __future__ import annotations
 
@@ -13,186 +13,150 @@ from lmd.core.checks import check_count, check_positive
 from lmd.errors import InputError
 from lmd.problems.base import offers
 from lmd.solvers.base import DualState, Solver
-from lmd.solvers.tracking import take
-from lmd.terms.base import Scale, add_scaled, per_instance, size_of
+from lmd.terms.base import Scale, add_scaled, per_instance, size_of, take
 
-MAX_STEP = 1e12  # no step is longer, nor shorter than one over it: numbers in files may be anything
-SETTLING_START = 20  # the iteration after which tau may begin to fall
-DEFAULT_RATIO = 0.03  # tau of `RelaxedPDHG` in units of the problem: nearly best for images at usual weights
-UNBOUNDED_STEP = 1e12  # a step with which a prox goes to where its term is least, or as far towards it as matters
-MAX_STEP_RATIO = 1e3  # how far PDHG's own steps may be from the units of a problem: balancing makes up for the rest
-BALANCING_INTERVAL = 25  # iterations until steps are balanced first; then after ever twice as many
-MIN_TRUSTED_ITERATION = 400  # before it, steps in units of the problem are not balanced
-MAX_BALANCING_ITERATION = 12_800  # after it steps are fixed
+MAX_STEP = 1e12  # steps lie in [1 / MAX_STEP, MAX_STEP], because saved files may contain any number
+SETTLING_START = 20  # tau may fall after this iteration
+DEFAULT_RATIO = 0.03  # tau of `RelaxedPDHG` in units of the problem; nearly optimal for images at usual weights
+UNBOUNDED_STEP = 1e12  # a step so long that a prox nearly minimises its term
+MAX_STEP_RATIO = 1e3  # largest ratio of PDHG's own steps to the units of a problem; balancing corrects smaller ones
+BALANCING_INTERVAL = 25  # steps are balanced after 1, 2, 4, 8, ... times this number of iterations
+MIN_TRUSTED_ITERATION = 400  # steps in units of the problem are balanced only from this iteration on
+MAX_BALANCING_ITERATION = 12_800  # steps are fixed after this iteration
 
 
 @dataclass(frozen=True, kw_only=True)
 class PDHGState(DualState):
-    """Points and dual points, and the two steps, which acceleration changes."""
+    """Points, dual points, and the primal step, which changes with acceleration."""
 
     ahead: Tensor  # the extrapolated points
     tau: Scale
-    sigma: Scale
-    least: Scale  # where acceleration ends: tau does not fall below
+    least: Scale  # lower bound of tau
 
 
 class PDHG(Solver[PDHGState]):
     r"""p_{k+1} = prox_{sigma g*}(p_k + sigma K xbar_k), x_{k+1} = prox_{tau f}(x_k - tau K'p_{k+1}).
 
-    xbar_{k+1} = x_{k+1} + theta (x_{k+1} - x_k), with tau sigma ||K||^2 <= 1; starts at x0 and p = 0.
-    Plain: theta = 1, gap O(1/k). Accelerated, where f is strongly convex with constant gamma:
-    theta = 1 / \sqrt{1 + 2 gamma tau}, tau <- theta tau, sigma <- sigma / theta, gap O(1/k^2). Chambolle and Pock 2011,
-    algorithms 1 and 2.
+    xbar_{k+1} = x_{k+1} + theta (x_{k+1} - x_k), with tau sigma ||K||^2 = 1. The method starts at x0 and p = 0.
+    Plain: theta = 1, gap O(1/k). Accelerated, if f is strongly convex with constant gamma:
+    theta = 1 / \sqrt{1 + 2 gamma tau}, tau <- theta tau, gap O(1/k^2). Chambolle and Pock 2011, algorithms 1 and 2.
 
-    Large tau is good for the first twenty iterations, small for the next thousand, and ever smaller is bad for the last
-    digits. So tau may `settle`: it falls to about tau / settle, by acceleration or else as 20/k, and stays there. From
-    then on this is the plain method, which converges from any point. For TV, settle = 16 makes iteration 1000 ten to a
-    hundred times as accurate; settle = 1 is constant steps, or acceleration forever.
+    A large tau is best for the first twenty iterations and a small one for the next thousand, but a tau that keeps
+    falling loses the last digits. So tau may `settle`: it falls to about tau / settle, by acceleration or else as 20/k,
+    and stays there. From then on this is the plain method, which converges from any point. For TV, settle = 16 makes
+    iteration 1000 ten to a hundred times as accurate. With settle = 1, steps are constant or accelerate forever.
 
     Args:
-        tau: The first primal step, positive; None is 1 / (L ||K||), L the smoothness of f (1 where it has none).
-        sigma: The dual step, positive; None is 1 / (tau ||K||^2).
-        accelerated: Change the steps where f is strongly convex.
-        settle: What tau falls by in all, 1 or more.
+        tau: The first primal step, positive; None is 1 / (L ||K||), L the smoothness of f (1 if f is not smooth).
+        accelerated: Whether to change the steps if f is strongly convex.
+        settle: Ratio of the first tau to the last tau, 1 or more.
     """
 
-    needs = ("operator", "dual_prox", "data_prox")
-    stays_in_domain = True  # the domain of a composite problem is that of f, whose minimisers and prox these are
+    needs = ("operator", "f", "g")
+    stays_in_domain = True  # the domain of a composite problem is the domain of f, and x is a prox of f
     init_cost: ClassVar = {"operator": 1}
-    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "data_prox": 1}
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "prox": 1}
 
-    def __init__(
-        self,
-        tau: float | None = None,
-        sigma: float | None = None,
-        accelerated: bool = True,
-        settle: float = 1.0,
-    ) -> None:
+    def __init__(self, tau: float | None = None, accelerated: bool = True, settle: float = 1.0) -> None:
         super().__init__()
         self.tau = None if tau is None else check_step("tau", tau)
-        self.sigma = None if sigma is None else check_step("sigma", sigma)
         self.accelerated = bool(accelerated)
         self.settle = check_step("settle", settle)
         if settle < 1:
             raise InputError("settle", settle, "a number of 1 or more")
 
     def init(self, problem: Any, x0: Tensor) -> PDHGState:
-        tau, sigma = self.steps(problem)
+        tau, _ = self.steps(problem)
         least = tau / self.settle if self.settle > 1 else 0.0
-        return PDHGState(x0, dual=torch.zeros_like(problem.operator(x0)), ahead=x0, tau=tau, sigma=sigma, least=least)
+        return PDHGState(x0, dual=torch.zeros_like(problem.operator(x0)), ahead=x0, tau=tau, least=least)
 
     def resume(self, problem: Any, x: Tensor, dual: Tensor) -> PDHGState:
-        """At x and p, with the steps it has settled to, which disturb x least."""
-        tau, sigma = self.steps(problem)
-        tau, sigma, settled = tau / self.settle, sigma * self.settle, math.ceil(SETTLING_START * self.settle)
-        return PDHGState(x, settled, dual=dual, ahead=x, tau=tau, sigma=sigma, least=tau)
+        """Start at x and p with the final, short primal steps, which disturb x least."""
+        tau, settled = self.steps(problem)[0] / self.settle, math.ceil(SETTLING_START * self.settle)
+        return PDHGState(x, settled, dual=dual, ahead=x, tau=tau, least=tau)
 
     def steps(self, problem: Any) -> tuple[Scale, Scale]:
-        """tau and sigma of the first iteration."""
+        """Return tau and sigma of the first iteration."""
         norm = problem.operator.norm
-        smoothness = 1.0 if problem.data_smoothness is None else problem.data_smoothness
-        if self.tau is None and self.sigma is not None:
-            return 1 / (self.sigma * norm**2), self.sigma
-        tau = 1 / (smoothness * norm) if self.tau is None else self.tau
-        if self.sigma is None:
-            return tau, 1 / (tau * norm**2)
-        if tau * self.sigma * norm**2 > 1 + 1e-6:
-            raise InputError("sigma", f"{self.sigma:g} with tau {tau:g}", f"at most {1 / (tau * norm**2):g} with it")
-        return tau, self.sigma
+        tau = 1 / (problem.data_smoothness * norm) if self.tau is None else self.tau
+        return tau, 1 / (tau * norm**2)
 
     def step(self, problem: Any, state: PDHGState) -> PDHGState:
-        rise = problem.operator(state.ahead)
-        buffer = None if torch.is_grad_enabled() else rise
-        dual = add_scaled(state.dual, state.sigma, rise, out=buffer)
-        dual = problem.dual_prox(dual, state.sigma, out=buffer)
-        fall = problem.operator.adjoint(dual)
-        buffer = None if torch.is_grad_enabled() else fall
-        x = add_scaled(state.x, -state.tau, fall, out=buffer)
-        x = problem.data_prox(x, state.tau, out=buffer)
+        K, k, tau = problem.operator, state.iteration, state.tau
+        sigma = 1 / (tau * K.norm**2)
+        dual = problem.g.conjugate_prox(add_scaled(state.dual, sigma, K(state.ahead)), sigma)
+        x = problem.f.prox(add_scaled(state.x, -tau, K.adjoint(dual)), tau)
         theta: Scale = 1.0
-        shrink: Scale = self._size(state.iteration + 1) / self._size(state.iteration)
-        if self.accelerated and problem.data_strong_convexity is not None:
-            theta = shrink = _unless_settled((1 + 2 * problem.data_strong_convexity * state.tau) ** -0.5, state)
-        return PDHGState(
-            x,
-            state.iteration + 1,
-            dual=dual,
-            ahead=torch.lerp(state.x, x, per_instance(1 + theta, x)),
-            tau=state.tau * shrink,
-            sigma=state.sigma / shrink,
-            least=state.least,
-        )
+        shrink: Scale = self._size(k + 1) / self._size(k)
+        if self.accelerated and problem.f.strong_convexity is not None:
+            theta = shrink = _unless_settled((1 + 2 * problem.f.strong_convexity * tau) ** -0.5, state)
+        ahead = torch.lerp(state.x, x, per_instance(1 + theta, x))
+        return PDHGState(x, k + 1, dual=dual, ahead=ahead, tau=tau * shrink, least=state.least)
 
     def _size(self, k: int) -> float:
-        """tau at iteration k in units of the first."""
+        """Return tau at iteration k in units of the first tau."""
         return min(1.0, max(1 / self.settle, SETTLING_START / max(k, 1)))
 
 
 def check_step(argument: str, value: float) -> float:
-    """Return `value` if it is a positive number that leaves room in float32 for what it is multiplied with."""
+    """Return `value` if it is positive and its products do not overflow in float32."""
     if not 1 / MAX_STEP <= check_positive(argument, value) <= MAX_STEP:
         raise InputError(argument, f"{value:g}", f"a number from {1 / MAX_STEP:g} to {MAX_STEP:g}")
     return float(value)
 
 
 def _unless_settled(theta: Scale, state: PDHGState) -> Scale:
-    """theta, or 1 where it would make tau fall below the least."""
+    """Return theta, or 1 if theta * tau falls below the lower bound of tau."""
     settled = theta * state.tau < state.least
     return torch.where(settled, 1.0, theta) if isinstance(settled, Tensor) else 1.0 if settled else theta
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelaxedState(DualState):
-    """The points x~ and p~ of the last step, which are the answer, and those that the next step starts from."""
+    """The points x~ and p~ of the last step, which are the answer, and the points at which the next step starts."""
 
     relaxed: Tensor  # x_k `(B, ...)`
     relaxed_dual: Tensor  # p_k, in the shape of Kx
     tau: Tensor  # `(B,)`; sigma is 1 / (tau ||K||^2)
-    anchor: Tensor  # x_k at the last time that the steps were balanced
-    anchor_dual: Tensor  # p_k at that time
-    known: Tensor  # whether tau is in units of the problem `(B,)`: then it fits mostly, and is left alone for long
+    anchor: Tensor  # x_k when the steps were last balanced
+    anchor_dual: Tensor  # p_k when the steps were last balanced
+    known: Tensor  # whether tau is in units of the problem `(B,)`; it then mostly fits and is balanced later
 
 
 class RelaxedPDHG(Solver[RelaxedState]):
     r"""p~ = prox_{s g*}(p_k + s K x_k), x~ = prox_{t f}(x_k - t K'(2 p~ - p_k)), z_{k+1} = z_k + r_k (z~ - z_k).
 
-    z = (x, p), t = e^{a_k} tau and s = e^{c_k} / (t ||K||^2), with numbers a_k, c_k, r_k that are learned for k < N;
-    from N on a = c = 0 and r = `relaxation`. This is the proximal point iteration of PDHG relaxed (Condat 2013,
-    [doi](https://doi.org/10.1007/s10957-012-0245-9)), which converges for every fixed tau and 0 < r < 2; with r near 2
-    it takes half of PDHG's iterations at the same cost. z~ is the answer: its p is feasible, its x in the domain.
+    z = (x, p), t = e^{a_k} tau and s = e^{c_k} / (t ||K||^2); a_k, c_k and r_k are learned for k < N. From N on, a and
+    c are 0 and r is `relaxation`. This is PDHG as a proximal point iteration with over-relaxation (Condat 2013,
+    [doi](https://doi.org/10.1007/s10957-012-0245-9)), which converges for every fixed tau and 0 < r < 2. With r near 2
+    it takes half as many iterations as PDHG, at the same cost. In the answer z~, p is feasible and x in the domain.
 
-    `tau` is in units of the problem, range of x / size of p / ||K|| (`Composite.step_scale`), where these are known,
-    and of PDHG's own tau elsewhere. Where it does not fit, it is *balanced*: ever more seldom, tau moves towards
-    ||x_k - x_j|| / ||p_k - p_j|| / ||K||, j the iteration of the last time; in the end it is fixed.
+    `tau` is `ratio` in units of the problem, range of x / size of p / ||K|| (`Composite.step_scale`), if these are
+    known; otherwise it is PDHG's own tau. Later, tau is *balanced* ever more rarely: it moves towards
+    ||x_k - x_j|| / ||p_k - p_j|| / ||K||, where j is the iteration of the last balancing. In the end tau is fixed.
 
     Args:
-        iterations: N; 0 is none that are learned.
+        iterations: N, the number of learned iterations; may be 0.
         ratio: tau in units of the problem, positive.
-        relaxation: r, between 0 and 2.
     """
 
     needs = ("step_scale", *PDHG.needs)
     stays_in_domain = True  # as far as PDHG does: the answer is a prox of f
     ends_proven = True
     init_cost: ClassVar = {"operator": 1}
-    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "data_prox": 1}
+    step_cost: ClassVar = {"operator": 1, "adjoint": 1, "prox": 1}
+    relaxation = 1.9  # r, between 0 and 2
 
-    def __init__(self, iterations: int = 0, ratio: float = DEFAULT_RATIO, relaxation: float = 1.9) -> None:
+    def __init__(self, iterations: int = 0, ratio: float = DEFAULT_RATIO) -> None:
         super().__init__()
         self.iterations = check_count("iterations", iterations, least=0)
-        self.ratio, self.relaxation = check_step("ratio", ratio), float(relaxation)
-        if not 0 < self.relaxation < 2:
-            raise InputError("relaxation", relaxation, "a number between 0 and 2")
+        self.ratio = check_step("ratio", ratio)
         start = torch.zeros(iterations, 3)
         start[:, 2] = self.relaxation
-        self.numbers = nn.Parameter(start)  # a_k, c_k, r_k `(N, 3)`; before training, those of the rest
-
-    @property
-    def horizon(self) -> int | None:
-        return self.iterations or None
+        self.numbers = nn.Parameter(start)  # a_k, c_k, r_k `(N, 3)`; before training 0, 0 and `relaxation`
 
     def init(self, problem: Any, x0: Tensor) -> RelaxedState:
-        x = problem.clip(problem.fill_unknown(x0))
+        x = problem.f.nearest(problem.fill_unknown(x0))
         return self._at(problem, x, torch.zeros_like(problem.operator(x)), 0)
 
     def resume(self, problem: Any, x: Tensor, dual: Tensor) -> RelaxedState:
@@ -201,7 +165,7 @@ class RelaxedPDHG(Solver[RelaxedState]):
     def move_to(
         self, problem: Any, state: RelaxedState, x: Tensor, dual: Tensor, which: Tensor, anew: Tensor
     ) -> RelaxedState:
-        """The state with the instances in `which` `(B,)` at x and dual, and with new steps for those in `anew`."""
+        """Return the state with instances in `which` `(B,)` moved to x and dual, and new steps for those in `anew`."""
         begun = self._at(problem, x, dual, state.iteration)
         points = dict.fromkeys(("x", "dual", "relaxed", "relaxed_dual", "anchor", "anchor_dual"), which)
         chosen = {**points, "tau": anew, "known": anew}.items()
@@ -212,7 +176,10 @@ class RelaxedPDHG(Solver[RelaxedState]):
         scale, own = problem.step_scale(x), PDHG(accelerated=False).steps(problem)[0]
         known = torch.isfinite(scale)
         tau = torch.where(known, self.ratio / problem.operator.norm * scale, _own_step(problem, x, own))
-        known = known & _is_likely(problem, tau, own)
+        if len(getattr(problem, "regularisers", ())) > 1:
+            # Other terms than that of the differences have dual points in other units, which PDHG's tau respects: a
+            # tau that is far from PDHG's is balanced from the beginning
+            known = known & (tau <= MAX_STEP_RATIO * own) & (MAX_STEP_RATIO * tau >= own)
         return RelaxedState(
             x, k, dual=dual, relaxed=x, relaxed_dual=dual, tau=tau, anchor=x, anchor_dual=dual, known=known
         )
@@ -226,8 +193,8 @@ class RelaxedPDHG(Solver[RelaxedState]):
             log_tau, log_product, relaxation = self.numbers[k].to(x.dtype).unbind()
             tau, product = tau * log_tau.exp(), log_product.exp()
         sigma = product / (tau * K.norm**2)
-        dual = problem.dual_prox(add_scaled(p, sigma, K(x)), sigma)
-        target = problem.data_prox(add_scaled(x, -tau, K.adjoint(torch.lerp(p, dual, 2.0))), tau)
+        dual = problem.g.conjugate_prox(add_scaled(p, sigma, K(x)), sigma)
+        target = problem.f.prox(add_scaled(x, -tau, K.adjoint(torch.lerp(p, dual, 2.0))), tau)
         following = replace(
             state,
             x=target,
@@ -239,28 +206,17 @@ class RelaxedPDHG(Solver[RelaxedState]):
         return balanced(problem, following) if is_balancing_due(k + 1) else following
 
 
-def _is_likely(problem: Any, tau: Tensor, own: Scale) -> Tensor:
-    """Whether a step in the units of the differences may suit all of g `(B,)`.
-
-    Terms beside them have dual points in units of their own, which PDHG's tau is for: one that is far from it is
-    balanced from the beginning.
-    """
-    if len(getattr(problem, "regularisers", ())) < 2:
-        return torch.ones_like(tau, dtype=torch.bool)
-    return (tau <= MAX_STEP_RATIO * own) & (MAX_STEP_RATIO * tau >= own)
-
-
 def _own_step(problem: Any, x: Tensor, own: Scale) -> Tensor:
-    """PDHG's own tau `(B,)`, unless the units of the problem ask for one that is far from it.
+    """Return PDHG's own tau `(B,)`, or the tau from the units of the problem if that is very different.
 
-    Those of x are how far terms would move it, over ||K||; those of p are the lengths of subgradients.
+    The unit of x is the distance to the minimiser of g, over ||K||; the unit of p is the length of a subgradient.
     """
     tau = torch.as_tensor(own, dtype=x.dtype, device=x.device).expand(len(x))
     if not offers(problem, ("regularisers", "double")):
         return tau
     exact = problem.double()
     norm, z = exact.operator.norm, exact.operator(x.double())
-    extent = size_of(z - exact.regulariser_prox(z, UNBOUNDED_STEP)) / norm
+    extent = size_of(z - exact.g.prox(z, UNBOUNDED_STEP)) / norm
     units = (extent / size_of(exact.g.subgradient(z)) / norm).to(x.dtype)
     far = units.isfinite() & ((units > MAX_STEP_RATIO * tau) | (MAX_STEP_RATIO * units < tau)) & (units > 0)
     return torch.where(far, units, tau)
@@ -272,10 +228,13 @@ def is_balancing_due(k: int) -> bool:
 
 
 def balanced(problem: Any, state: RelaxedState) -> RelaxedState:
-    """With tau moved half of the way, in logarithms, to what the last iterations ask for; by at most 4 times."""
+    """Return the state with log tau moved half of the way to the balance of the last primal and dual moves.
+
+    tau changes by at most a factor of 4.
+    """
     moved, dual_moved = size_of(state.relaxed - state.anchor), size_of(state.relaxed_dual - state.anchor_dual)
     wanted = moved / (dual_moved * problem.operator.norm) / state.tau
     due = ~state.known | (state.iteration >= MIN_TRUSTED_ITERATION)
-    wanted = torch.where(due & torch.isfinite(wanted), wanted.clamp(1 / 16, 16), 1.0)  # x at an end may not move at all
+    wanted = torch.where(due & torch.isfinite(wanted), wanted.clamp(1 / 16, 16), 1.0)  # x may rest at its bounds
     anchor, dual = state.relaxed, state.relaxed_dual
     return replace(state, tau=state.tau * wanted.sqrt(), anchor=anchor, anchor_dual=dual)

@@ -6,10 +6,10 @@ import torch
 import lmd
 from lmd.errors import InputError
 from lmd.problems import TVDenoisingFamily
+from lmd.reproduction.tasks.common import SolvedFamily
 from lmd.solvers import FGP, LearnedDual
 from lmd.training import TrainingSettings
 from lmd.training.loss import UnrolledLoss
-from lmd.training.solved import SolvedFamily
 
 IMAGES = torch.rand(4, 1, 16, 16, generator=torch.Generator().manual_seed(0))
 
@@ -54,5 +54,5 @@ def test_objectives_are_decibels_to_the_reference(objective: str) -> None:
 
 def test_an_objective_without_references_says_what_it_needs() -> None:
     problem, x0 = TVDenoisingFamily(IMAGES).sample(2, torch.Generator().manual_seed(0))
-    with pytest.raises(InputError, match="SolvedFamily"):
+    with pytest.raises(InputError, match="`reference`"):
         UnrolledLoss(LearnedDual(2, 3), TrainingSettings(objective="gap"))(problem, x0, 0.0)

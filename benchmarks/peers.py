@@ -1,10 +1,10 @@
-"""The card of a learned solver: its rows as a table, and those of SciPy and OSQP on the same instances."""
+"""SciPy and OSQP on the instances of a class, one after the other: what `lmd.learn` is compared with."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,30 +12,11 @@ import torch
 
 from lmd.problems.base import offers
 from lmd.terms.base import filled
-from lmd.training.instances import Instances
-from lmd.training.measure import QUANTILE, clock
+from lmd.training.instances import QUANTILE, Instances, clock
 
 N_PEER_INSTANCES = 20  # instances that a peer solves
 Solve = Callable[[Any, torch.Tensor], tuple[np.ndarray[Any, Any], float]]
 """From a batch of one and its start to the answer and the seconds it took."""
-
-
-def card_rows(card: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return the columns and rows of a table: iterations and milliseconds of each method for a batch and for one.
-
-    Args:
-        card: The card of a solver that `lmd.learn` returned.
-    """
-    accuracies = [f"{factor * card['target']:g}" for factor in (10, 1, 0.1)]
-    columns = ("method", *(f"to {accuracy}: iterations, ms, ms for one" for accuracy in accuracies))
-    rows = []
-    for row in card["rows"]:
-        cells = []
-        for accuracy in accuracies:
-            count, batch, one = (row[name].get(accuracy) for name in ("iterations", "milliseconds", "one"))
-            cells.append("-" if batch is None else f"{'' if count is None else count}, {batch:.3g}, {one:.2g}")
-        rows.append((f"{row['method']} (learned)" if row["learned"] else row["method"], *cells))
-    return columns, tuple(rows)
 
 
 def peers(
@@ -44,14 +25,15 @@ def peers(
     say: Callable[[str], object] = lambda line: None,
     seconds: float = math.inf,
 ) -> list[dict[str, Any]]:
-    """Return rows of the card: milliseconds of each peer for one instance, with the loosest tolerance that suffices.
+    """Return rows: milliseconds of each peer for one instance, with the loosest tolerance that suffices.
 
     A peer that fails, or takes more than so many seconds, is left out; `say` is called with the reason.
     """
     problem, able = instances.problem, dict[str, Callable[[float, Instances], Solve]]()
     if problem.domain is None and not offers(problem, ("operator",)):
         able["SciPy L-BFGS-B"] = _scipy
-    boxed = offers(problem, ("quadratic",)) and problem.operator.is_identity and hasattr(problem.g, "low")
+    is_program = offers(problem, ("operator",)) and problem.f.quadratic is not None
+    boxed = is_program and problem.operator.is_identity and hasattr(problem.g, "low")
     if boxed and importlib.util.find_spec("osqp") is not None:
         able["OSQP, warm started"] = _osqp
     rows = []
@@ -105,7 +87,7 @@ def _osqp(tolerance: float, part: Instances) -> Solve:
     from scipy import sparse
 
     P, q, low, high = _program(part.problem.select(0), part.x0[:1])
-    own = part.problem.quadratic[0].ndim == 3
+    own = part.problem.f.quadratic[0].ndim == 3
     upper = sparse.csc_matrix(np.triu(np.ones_like(P) if own else P))
     if own:
         upper.data = _upper(P)
@@ -140,7 +122,7 @@ def _osqp(tolerance: float, part: Instances) -> Solve:
 
 def _program(problem: Any, x: torch.Tensor) -> tuple[np.ndarray[Any, Any], ...]:
     """Return P, q, low and high of one instance; x `(1, n)`."""
-    P, q = problem.quadratic
+    P, q = problem.f.quadratic
     ends = (filled(end, x).expand_as(x)[0] for end in (problem.g.low, problem.g.high))
     return tuple(each.double().numpy() for each in (P[0] if P.ndim == 3 else P, q[0], *ends))
 
