@@ -471,7 +471,7 @@ def duality_certificate(record: Record) -> Certificate:
         return nothing(record, f"{DUALITY}; it needs a problem with a dual and a solver that keeps a dual point")
     with torch.no_grad():
         value, gap = problem.certified_gap(record.x, dual)
-    return gap_certificate(value, gap, record.value)
+    return gap_certificate(value.tolist(), gap.tolist(), record.value)
 
 
 def nothing(record: Record, theorem: str) -> Certificate:

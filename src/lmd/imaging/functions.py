@@ -121,7 +121,7 @@ class Info:
         if self.value_scale is None:
             return proven
         value, gap = self.value_scale * proven.value, self.value_scale * proven.bound
-        return gap_certificate(value, gap, value)
+        return gap_certificate(value.tolist(), gap.tolist(), value)
 
     @cached_property
     def start_value(self) -> float:
@@ -607,7 +607,7 @@ def _in_pixels(result: Result, problem: Any, batch: Batch, dual_unit: float, tol
     if tolerance is None or dual is None:
         return replace(result, x=x, values=problem.value(x), dual=dual, certifier=certify, **same)
     values, gaps = problem.certified_gap(x, dual)
-    proven = gap_certificate(values, gaps, values)
+    proven = gap_certificate(values.tolist(), gaps.tolist(), values)
     near, words = relative_gap(proven.value, proven.bound) <= tolerance, (Status.STALLED, Status.TOLERANCE_REACHED)
     pairs = zip(result.status, near.tolist(), strict=True)
     status = tuple([words[is_near] if status in words else status for status, is_near in pairs])

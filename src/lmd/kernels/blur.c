@@ -41,15 +41,13 @@ static void widen(const float *from, long n, long before, long after, int circul
     for (long k = 0; k < after; k++) to[before + n + k] = from[source(n + k, n, circular)];
 }
 
-/* The offset of the entry that a tap reads, in an array with rows of length `stride`.
- */
+/* The offset of the entry that a tap reads, in an array with rows of length `stride`. */
 static long place(const Pass *pass, long t, long stride, int turned) {
     long a = pass->places[2 * t], b = pass->places[2 * t + 1];
     return turned ? (pass->h - 1 - a) * stride + pass->w - 1 - b : a * stride + b;
 }
 
-/* out[k] = sum of taps times their entries, for BLOCK entries, which stay in registers.
- */
+/* out[k] = sum of taps times their entries, for BLOCK entries, which stay in registers. */
 static void sum_block(
     const Pass *pass, const float *from, long stride, int turned, float *restrict out) {
     Lanes sums[BLOCK / LANES] = {{0}};

@@ -90,9 +90,25 @@ static inline void watch_others(Meeting *here, int *arrived) {
         rest(0);
         if (spins < PATIENCE) continue;
         const long microseconds = spins < 2 * PATIENCE ? spins - PATIENCE + 1 : PATIENCE;
-        nanosleep(&(struct timespec){0, 1000 * microseconds},
-            NULL); /* not sched_yield, which may take long */
+        nanosleep(&(struct timespec){0, 1000 * microseconds}, NULL); /* sched_yield may take long */
         if (is_caller()) look_for_signals(here);
+    }
+}
+
+/* Calls `solve` for each instance of a batch; several threads share the instances. With one thread
+ * this is not a parallel region, because regions inside of one start their threads each time. */
+static inline void solve_each(
+    Meeting *here, long count, int threads, void (*solve)(void *, long), void *batch) {
+    int arrived = 0;
+    if (threads == 1)
+        for (long n = 0; n < count && !has_failed(here); n++) solve(batch, n);
+    else
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(dynamic) nowait
+        for (long n = 0; n < count; n++)
+            if (!has_failed(here)) solve(batch, n);
+        watch_others(here, &arrived);
     }
 }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from lmd.terms.base import take
 
 DUALITY = "weak duality, the gap to a dual point"
 ROUNDING = 64  # the assumed error of a value, in units of rounding; certificates allow for it
+ROOM = ROUNDING * 2.0**-52
 
 
 class Constant(NamedTuple):
@@ -78,13 +80,15 @@ class Certificate:
         return f"The value exceeds the minimum by at most {worst:.3g}{rest}, by {reason}."
 
 
-def gap_certificate(value: Tensor, gap: Tensor, reported: Tensor) -> Certificate:
-    """Return the certificate for values F(x) and certified gaps, `(B,)` each; it also covers the reported values."""
-    value, gap = value.double(), gap.double()
-    above = torch.fmax(value, reported.double())
-    lower = torch.minimum(value - gap - ROUNDING * torch.finfo(value.dtype).eps * (value.abs() + gap), above)
-    lower = torch.where(lower.isnan(), -torch.inf, lower)
-    return Certificate(above, lower, DUALITY, "l2", {"gap": Constant(gap, "the problem's gap")})
+def gap_certificate(values: Sequence[float], gaps: Sequence[float], reported: Tensor) -> Certificate:
+    """Return the certificate for values F(x) and certified gaps; it also covers the reported values `(B,)`."""
+    rows = []
+    for value, gap, given in zip(values, gaps, reported.tolist(), strict=True):
+        highest = given if given > value or math.isnan(value) else value
+        least = value - gap - ROOM * (abs(value) + gap)
+        rows.append((highest, -math.inf if math.isnan(least) else min(least, highest), gap))
+    above, below, proven = torch.tensor(rows, dtype=torch.float64, device=reported.device).unbind(1)
+    return Certificate(above, below, DUALITY, "l2", {"gap": Constant(proven, "the problem's gap")})
 
 
 def _numbers(value: Tensor) -> str:

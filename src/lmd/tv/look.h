@@ -65,8 +65,7 @@ INLINE void NAME(sum)(const Job *job, const Lines *lines, const REAL *restrict y
     out[0] = length, out[1] = cross, out[2] = square, out[3] = misfit;
 }
 
-/* The sum of lengths of a row of coupled channels, from their sums of squares, which are reset.
- */
+/* The sum of lengths of a row of coupled channels; resets their sums of squares. */
 static double NAME(coupled_lengths)(const Job *job, const Lines *lines) {
     double *restrict squares = lines->squares, *restrict others = squares + NAME(padded)(job),
                      length = 0;

@@ -35,8 +35,6 @@ enum {
     SUMS = 4,        /* numbers that a row adds to the gap */
     FAR = 3,         /* times the largest roughness of the schedules: from there FGP is faster */
     LARGE = 1 << 19, /* pixels of a plane that does not stay in the cache */
-    NEAR = 1 << 18,  /* bytes of rows that stay in the nearer cache */
-    SOON = 3,        /* rows that are prefetched ahead */
     LEVELS = 16,     /* coarser grids, at most */
     SMALLEST = 16,   /* shorter side of an image that is made coarser, at least */
     STRIP = 128,     /* columns of coupled channels that are processed together */
@@ -144,8 +142,7 @@ static int roll_call(Shared *shared, int threads) {
     return 0;
 }
 
-/* The number of threads that get rows; a coarser grid may have too few rows for all threads.
- */
+/* The number of threads that get rows; a coarser grid may have too few rows for all. */
 static long runs_of(long rows, long threads) { return most(1, least(threads, rows / (2 * DEPTH))); }
 
 /* The first row of run n of `runs` through all planes. If a plane is cut, both parts have more rows
@@ -255,8 +252,7 @@ static void make_room(const Job *job, Shared *shared) {
     all->parent = all->label + pixels, all->count = all->parent + pixels;
 }
 
-/* The number of iterations of a block: more if a plane is too large for the cache.
- */
+/* The number of iterations of a block: more if a plane is too large for the cache. */
 static long depth_for(long height, long width) { return height * width > LARGE ? DEEP : USUAL; }
 
 /* The capacity in rows, a power of 2, of memory that is reused as soon as rows are finished: it has
@@ -464,20 +460,31 @@ static void solve_by(Job *job, Shared *shared, void *teams, int thread, int thre
     else solve_float(job, shared, teams, thread, threads);
 }
 
-/* Solves instance n of a batch with `threads` threads; `all` is the job of instance 0. */
-static int solve_instance(const Job *all, long n, const double *bounds, const double *known,
-    int threads, Meeting *batch, double *report) {
+/* The job of instance 0, bounds and known gaps of all, and how many threads share an instance. */
+typedef struct {
+    const Job *all;
+    const double *bounds, *known;
+    double *report;
+    int threads;
+    Meeting meeting;
+} Batch;
+
+/* Solves instance n of a batch. */
+static void solve_instance(void *given, long n) {
+    Batch *batch = given;
+    const Job *all = batch->all;
+    const int threads = batch->threads;
     const long rows = all->channels * all->height,
                bytes = (all->doubles ? 8 : 4) * rows * all->width;
     double *sums = malloc((size_t)(rows * (3 * SUMS + 2)) * sizeof(double));
     AnyTeam *teams = malloc((size_t)threads * sizeof(AnyTeam));
-    Shared shared = {.sums = sums, .meeting = {.ended = &batch->failed}};
+    Shared shared = {.sums = sums, .meeting = {.ended = &batch->meeting.failed}};
     if (sums) shared.uphill = sums + 3 * SUMS * rows;
     Job job = *all;
     job.y = (const char *)all->y + n * bytes, job.x_out = (char *)all->x_out + n * bytes;
     job.p_out = (char *)all->p_out + 2 * n * bytes;
     if (all->p) job.p = (const char *)all->p + 2 * n * bytes;
-    job.bound = bounds[n], job.known = known[n], job.meeting = &shared.meeting;
+    job.bound = batch->bounds[n], job.known = batch->known[n], job.meeting = &shared.meeting;
     if (job.known <= job.asked) job.pace.status = REACHED;
     if (!sums || !teams) fail_with(&shared.meeting, NO_MEMORY);
     else if (threads == 1) solve_by(&job, &shared, teams, 0, 1);
@@ -490,10 +497,11 @@ static int solve_instance(const Job *all, long n, const double *bounds, const do
     const Pace *pace = &job.pace;
     const int rounded = pace->status == REACHED && pace->iteration &&
         pace->gap > job.asked * (pace->value - pace->gap);
+    double *report = batch->report + REPORT * n;
     report[0] = (double)pace->iteration, report[1] = rounded ? STUCK : pace->status;
     report[2] = pace->value, report[3] = pace->gap;
     free(sums), free(teams), free(shared.memory), free(shared.flat);
-    return shared.meeting.failed;
+    fail_with(&batch->meeting, shared.meeting.failed);
 }
 
 /* Solves a batch to a tolerance. Threads share the instances, or the rows of each instance if there
@@ -540,17 +548,8 @@ int lmd_fgp(
     use_large_pages(all.x_out, bytes);
     const int team = (int)runs_of(all.coupled ? all.height : rows, threads);
     const int alone = team == 1 || batch >= 2 * threads;
-    Meeting meeting = {0};
-    int arrived = 0;
-#pragma omp parallel num_threads(threads) if (alone && threads > 1 && batch > 1)
-    {
-#pragma omp for schedule(dynamic) nowait
-        for (long n = 0; n < batch; n++)
-            if (!has_failed(&meeting))
-                fail_with(&meeting,
-                    solve_instance(
-                        &all, n, bounds, known, alone ? 1 : team, &meeting, report + REPORT * n));
-        watch_others(&meeting, &arrived);
-    }
-    return meeting.failed;
+    Batch given = {&all, bounds, known, report, alone ? 1 : team, {0}};
+    solve_each(
+        &given.meeting, batch, alone ? (int)least(threads, batch) : 1, solve_instance, &given);
+    return given.meeting.failed;
 }

@@ -1,8 +1,7 @@
 /* One instance of total variation denoising, in numbers of type REAL. loop.c includes this file
    once for each type; NAME(f) is the name of f for that type.
 
-   p_{k+1} = P(q_k + t_k K x(q_k)), q_{k+1} = p_{k+1} + m_k (p_{k+1} - p_k), x(q) = y - inverse K'q.
- */
+   p_{k+1} = P(q_k + t_k K x(q_k)), q_{k+1} = p_{k+1} + m_k (p_{k+1} - p_k), x(q) = y - K'q / 2s. */
 
 /* Types that depend on REAL. */
 #define Piece NAME(PieceOf)
@@ -442,10 +441,7 @@ static void NAME(store)(const Job *job, const Team *team, const Piece *piece, in
    loaded, evaluated for the gap and stored on the way. */
 static void NAME(block)(const Job *job, const Team *team, const Piece *piece, Stage *stages,
     long count, long rim, Lines *lines, double *sums) {
-    const long lanes = 64 / (long)sizeof(REAL), row = piece->stride + lanes,
-               rows = piece->end - piece->top;
-    const long cached = 5 * piece->stride / lanes; /* lines of the cache of a row */
-    const int far = !lines && rows * piece->pitch * (long)sizeof(REAL) > NEAR;
+    const long row = piece->stride + 64 / (long)sizeof(REAL), rows = piece->end - piece->top;
     for (long n = 0; n < team->abreast && lines; n++) NAME(load_row)(job, piece + n, -piece->above);
     for (long front = -piece->above; front < rows + piece->below + count; front++) {
         if (watch(job->meeting, piece->across * count)) return;
@@ -454,10 +450,6 @@ static void NAME(block)(const Job *job, const Team *team, const Piece *piece, St
             const long i = front - s, margin = rim + count - 1 - s;
             const long first = piece->above ? -margin : 0,
                        end = piece->below ? rows + margin : rows;
-            const REAL *soon = piece->ahead_right + (front + SOON) * piece->pitch;
-            if (far && front + SOON < rows + piece->below) /* each iteration prefetches a part */
-                for (long k = cached * s / count; k < cached * (s + 1) / count; k++)
-                    __builtin_prefetch(soon + k * lanes, 1, 2);
             if (i < first || i >= end) continue;
             stages[s].x = team->rows + s * row;
             if (i == first) NAME(enter)(job, team, piece, stages + s, i);

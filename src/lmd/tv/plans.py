@@ -78,13 +78,11 @@ class Solved(NamedTuple):
     @property
     def gaps(self) -> Tensor:
         """The bounds on F(x) - min F `(B,)`, in float64."""
-        gaps = [outcome.gap for outcome in self.outcomes]
-        return torch.tensor(gaps, dtype=torch.float64, device=self.x.device)
+        return torch.tensor([each.gap for each in self.outcomes], dtype=torch.float64, device=self.x.device)
 
     def ended(self, *ends: int) -> Tensor:
         """Return which instances ended in one of these ways `(B,)`."""
-        found = [outcome.end in ends for outcome in self.outcomes]
-        return torch.tensor(found, dtype=torch.bool, device=self.x.device)
+        return torch.tensor([each.end in ends for each in self.outcomes], dtype=torch.bool, device=self.x.device)
 
 
 def match(problem: Any, tolerance: float) -> SquaresModel | Inpainting | Solver[Any] | None:

@@ -14,8 +14,7 @@ typedef struct {
     int isotropic, coupled;
 } Form;
 
-/* Rows that share a length: `count` rows, `stride` apart; the first is the row of (channel, axis).
- */
+/* Rows that share a length: `count` rows, `stride` apart, the first of (channel, axis). */
 typedef struct {
     long first, count, stride, channel, axis;
 } Group;

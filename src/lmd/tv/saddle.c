@@ -191,55 +191,49 @@ static void solve(Job *job, int threads) {
     solve_double(job, threads);
 }
 
+/* The arguments of lmd_saddle. */
+typedef struct {
+    void *const *arrays;
+    const double *reals;
+    const long *sizes;
+    double *report;
+    int threads; /* that share an instance */
+    Meeting meeting;
+} Batch;
+
+static void solve_instance(void *batch_of, long n) {
+    Batch *given = batch_of;
+    const long *sizes = given->sizes, batch = sizes[0], channels = sizes[1];
+    const long plane = (sizes[7] ? 8 : 4) * sizes[3] * sizes[4], bytes = channels * plane;
+    const double *reals = given->reals, *bounds = reals + 4, *taus = bounds + batch;
+    const double *low = taus + batch;
+    char *const *arrays = (char *const *)given->arrays;
+    Job job = {.bound = bounds[n], .tau = taus[n], .meeting = &given->meeting};
+    job.y = arrays[0] + n * bytes, job.mask = arrays[1] + n * sizes[2] * plane;
+    job.x = arrays[2] + n * bytes, job.x_out = arrays[3] + n * bytes;
+    job.p_out = arrays[4] + 2 * n * bytes;
+    job.low = low + n * channels, job.high = low + (batch + n) * channels;
+    job.channels = channels, job.masks = sizes[2], job.height = sizes[3], job.width = sizes[4];
+    job.stride = (sizes[4] + LANES - 1) / LANES * LANES, job.limit = sizes[5];
+    job.isotropic = (int)sizes[6], job.doubles = (int)sizes[7];
+    job.scale = reals[0], job.squared_norm = reals[1], job.relaxation = reals[2];
+    job.tolerance = reals[3];
+    job.pace = (Pace){.mark = INFINITY, .next_look = SHORTEST};
+    for (long c = 0; c < channels; c++) job.extent = fmax(job.extent, job.high[c] - job.low[c]);
+    solve(&job, given->threads);
+    double *own = given->report + REPORT * n;
+    own[0] = (double)job.pace.iteration + 1, own[1] = job.pace.status;
+    own[2] = job.pace.value, own[3] = job.pace.gap;
+}
+
 /* Solves a batch to a tolerance. `arrays`: y, mask (B, 1 or C, H, W), x to start from, and the
  * answers x and p. `reals`: scale, squared norm, relaxation, tolerance, then bounds and tau of each
  * instance, then low and high (B, C). `sizes`: B, C, channels of masks, H, W, limit, isotropic,
  * doubles. */
 int lmd_saddle(
     void *const *arrays, const double *reals, const long *sizes, int threads, double *report) {
-    const long batch = sizes[0], channels = sizes[1], pixels = sizes[3] * sizes[4];
-    const long bytes = (sizes[7] ? 8 : 4) * pixels;
-    const double *bounds = reals + 4, *taus = bounds + batch, *low = taus + batch;
-    const int apart = batch >= threads;
-    int arrived = 0;
-    Meeting meeting = {0};
-#pragma omp parallel num_threads(threads) if (apart && threads > 1)
-    {
-#pragma omp for schedule(dynamic) nowait
-        for (long n = 0; n < batch; n++) {
-            if (has_failed(&meeting)) continue;
-            const long at = n * channels * bytes;
-            Job job = {.y = (char *)arrays[0] + at,
-                .mask = (char *)arrays[1] + n * sizes[2] * bytes,
-                .x = (char *)arrays[2] + at,
-                .x_out = (char *)arrays[3] + at,
-                .p_out = (char *)arrays[4] + 2 * at,
-                .low = low + n * channels,
-                .high = low + (batch + n) * channels,
-                .channels = channels,
-                .masks = sizes[2],
-                .height = sizes[3],
-                .width = sizes[4],
-                .limit = sizes[5],
-                .stride = (sizes[4] + LANES - 1) / LANES * LANES,
-                .isotropic = (int)sizes[6],
-                .doubles = (int)sizes[7],
-                .scale = reals[0],
-                .squared_norm = reals[1],
-                .relaxation = reals[2],
-                .tolerance = reals[3],
-                .bound = bounds[n],
-                .tau = taus[n],
-                .pace = {.mark = INFINITY, .next_look = SHORTEST},
-                .meeting = &meeting};
-            for (long c = 0; c < channels; c++)
-                job.extent = fmax(job.extent, job.high[c] - job.low[c]);
-            solve(&job, apart ? 1 : threads);
-            double *own = report + REPORT * n;
-            own[0] = (double)job.pace.iteration + 1, own[1] = job.pace.status;
-            own[2] = job.pace.value, own[3] = job.pace.gap;
-        }
-        watch_others(&meeting, &arrived);
-    }
-    return meeting.failed;
+    const int apart = sizes[0] >= threads;
+    Batch given = {arrays, reals, sizes, report, apart ? 1 : threads, {0}};
+    solve_each(&given.meeting, sizes[0], apart ? threads : 1, solve_instance, &given);
+    return given.meeting.failed;
 }

@@ -173,8 +173,7 @@ static void point(const Model *job, const Team *team, const float *field, long i
 }
 
 /* Finds the rows `here` and `there` of x whose difference is component a of Kx in row (i, j) of
- * channel c; `after` is the next plane. Returns the number of entries: 0 at the end of an axis.
- */
+ * channel c; `after` is the next plane. Returns their number: 0 at the end of an axis. */
 static long neighbours(const Model *job, long c, long a, long i, long j, const float *x,
     const float *after, const float **here, const float **there) {
     const int axis = axis_of(job, a);

@@ -176,9 +176,8 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
 
 
 def _certify(solved: Solved, result: Result) -> Certificate:
-    rows = [(outcome.value, outcome.gap) for outcome in solved.outcomes]
-    value, gap = torch.tensor(rows, dtype=torch.float64, device=solved.x.device).unbind(1)
-    return gap_certificate(value, gap, result.values)
+    _, _, values, gaps = zip(*solved.outcomes, strict=True)
+    return gap_certificate(values, gaps, result.values)
 
 
 def _result(
@@ -239,8 +238,7 @@ def _refined(solved: Solved, problem: Any, x0: Tensor, tolerance: float, limit: 
     groups = ((stuck & ~held, limit), ((stuck | late) & held, min(limit, MAX_REFINED_ITERATIONS)))
     for part, most, is_warm in [(part & (near == side), most, side) for part, most in groups for side in (True, False)]:
         old = [solved.outcomes[place] for place in part.nonzero().flatten().tolist()]
-        if is_warm and old:
-            most -= max(each.iterations for each in old)
+        most -= max([each.iterations for each in old], default=0) if is_warm else 0
         if old and most > 0:
             exact = problem.select(part).double()
             start = exact.start() if offers(exact, ("start",)) else x0[part].double()
@@ -249,8 +247,8 @@ def _refined(solved: Solved, problem: Any, x0: Tensor, tolerance: float, limit: 
             if better.dual is not None:
                 proven = [each in (Status.TOLERANCE_REACHED, Status.STALLED) for each in better.status]
                 ends = [End.ROUNDED if known else each.end for known, each in zip(proven, old, strict=True)]
-                rows = list(zip(better.iterations.tolist(), ends, strict=True))
-                solved = _updated(solved, problem, part, better.x, better.dual, rows, tolerance)
+                rows = zip(better.iterations.tolist(), ends, strict=True)
+                solved = _updated(solved, problem, part, better.x, better.dual, list(rows), tolerance)
     return solved
 
 

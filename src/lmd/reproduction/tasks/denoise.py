@@ -33,7 +33,7 @@ from lmd.reproduction.tasks.task import (
 from lmd.solvers import FGP, LearnedDual, LearnedFGP
 from lmd.tv.plans import Denoising
 
-STEPS, SCALES = (1, 2, 4, 8, 13, 21, 55), (19, 28, 42, 64, 100, 180)  # iterations from p = 0, and from coarser grids
+STEPS, SCALES = (1, 2, 4, 5, 9, 13, 21, 55), (19, 28, 42, 64, 100, 180)  # iterations from p = 0, and from coarser grids
 SCHEDULE_CROPS = {"quick": 24, "standard": 64}
 SCHEDULE_WEIGHTS = (0.02, 1.5)
 SCHEDULE_POOLS = {"quick": 60, "standard": 3000}  # instances that are solved before long schedules are learned
