@@ -78,7 +78,7 @@ class FeasibleBlock(Part):
 
 def proven_gap(problem: Composite, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return F(x), the computed gap and the room for its rounding `(B,)`, in float64."""
-    _ = problem.feasible_block  # computed once here; `double` converts it with the rest
+    _ = problem.feasible_block, problem.operator.norm  # computed once here; `double` converts them with the rest
     x, exact, eps = x.double(), problem.double(), torch.finfo(torch.float64).eps
     value, gap, rounding = evaluate(exact, x, exact.feasible_dual(dual.double()))
     return value, gap, rounding + rounding_of_sums(x, dual, eps, value, gap)
