@@ -95,32 +95,24 @@ class Blur(LinearOperator):
             sizes = (*images.shape, circular, adjoint, len(self._passes), *self._sizes)
             kernels.call("blur", (images, *self._taps, out), (), sizes, threads=kernels.threads_for(images))
         else:
-            out = self._transposed(images) if adjoint else self._convolve(images)
+            out = images
+            for taps in reversed(self._passes) if adjoint else self._passes:
+                out = self._pass(out, taps, adjoint)
         return out.view(x.shape)
 
-    def _convolve(self, images: Tensor) -> Tensor:
-        for taps in self._passes:
-            images = _correlate(pad(images, _margins(taps), mode=self.border), taps)
-        return images
-
-    def _transposed(self, images: Tensor) -> Tensor:
-        for taps in reversed(self._passes):
-            h, w = taps.shape
-            wide = _correlate(pad(images, (w - 1, w - 1, h - 1, h - 1)), taps.flip(0, 1))
-            widen = partial(pad, pad=_margins(taps), mode=self.border)
-            (images,) = torch.func.vjp(widen, images)[1](wide)
-        return images
-
-
-def _margins(taps: Tensor) -> tuple[int, int, int, int]:
-    h, w = taps.shape
-    return w - 1 - w // 2, w // 2, h - 1 - h // 2, h // 2  # left, right, top, bottom: past the borders
+    def _pass(self, images: Tensor, taps: Tensor, adjoint: bool) -> Tensor:
+        h, w = taps.shape
+        margins = (w - 1 - w // 2, w // 2, h - 1 - h // 2, h // 2)  # left, right, top, bottom: past the borders
+        widen = partial(pad, pad=margins, mode=self.border)
+        if not adjoint:
+            return _correlate(widen(images), taps)
+        wide = _correlate(pad(images, (w - 1, w - 1, h - 1, h - 1)), taps.flip(0, 1))
+        return torch.func.vjp(widen, images)[1](wide)[0]
 
 
 def _correlate(x: Tensor, taps: Tensor) -> Tensor:
     """Sum shifted images `(n, H, W)`, weighted by the flipped kernel; `conv2d` takes longer in float64."""
-    flipped, (h, w) = taps.flip(0, 1), taps.shape
-    height, width = x.shape[1] - h + 1, x.shape[2] - w + 1
+    flipped, height, width = taps.flip(0, 1), x.shape[1] - len(taps) + 1, x.shape[2] - taps.shape[1] + 1
     out = x.new_zeros(len(x), height, width)
     for a, b in flipped.nonzero().tolist():
         out.add_(x[:, a : a + height, b : b + width], alpha=float(flipped[a, b]))

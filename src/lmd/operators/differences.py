@@ -82,7 +82,10 @@ class Differences(LinearOperator):
         z = x.new_empty(*check_ending("x", x, self.shape).shape[:-axes], axes, *self.shape)
         for axis, part, n, h in self._axes(z):
             inside = part.narrow(axis, 0, n - 1)
-            _subtract(x.narrow(axis, 1, n - 1), x.narrow(axis, 0, n - 1), inside)
+            if torch.compiler.is_compiling():  # which accepts only a contiguous `out`
+                inside.copy_(x.narrow(axis, 1, n - 1) - x.narrow(axis, 0, n - 1))
+            else:
+                torch.sub(x.narrow(axis, 1, n - 1), x.narrow(axis, 0, n - 1), out=inside)
             if h != 1:
                 inside.div_(h)
             part.narrow(axis, n - 1, 1).zero_()
@@ -102,14 +105,6 @@ class Differences(LinearOperator):
         """Return the index of each axis, counted from the end, with its part of z, its length and its spacing."""
         axes = len(self.shape)
         return list(zip(range(-axes, 0), z.unbind(-axes - 1), self.shape, self.spacing, strict=True))
-
-
-def _subtract(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Write a - b to `out`, which need not be contiguous; `torch.compile` accepts only a contiguous `out`."""
-    if torch.compiler.is_compiling():
-        out.copy_(a - b)
-    else:
-        torch.sub(a, b, out=out)
 
 
 class _WithSlopes(LinearOperator):

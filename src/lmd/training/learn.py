@@ -146,7 +146,9 @@ class _Learning:
         self.validation = self._draw_evaluation(N_VALIDATION, VALIDATION)
         check_minima(self.validation)
         few = self._draw_training(N_TRAINING // self.divisor)
-        count = before["training"] if before else self._affordable_instances(clock() - begun)
+        affordable = 60 * self.minutes / 20 / max(clock() - begun, 1e-3)  # such draws, in 1/20 of the time
+        most = len(few.x0) * min(MAX_TRAINING_FACTOR, 2 ** max(0, int(math.log2(max(affordable, 1.0)))))
+        count = before["training"] if before else most
         self.info = ClassInfo(few if count == len(few.x0) else self._draw_training(count))
         check_minima([self.info.train])
         solved = torch.cat([each.is_solved() for each in self.validation])
@@ -188,11 +190,6 @@ class _Learning:
         self.divisor = DIVISOR
         taken = min(seconds(lambda _: self._draw_evaluation(N_VALIDATION, VALIDATION), range(2)))  # the first is slower
         return DIVISOR if DIVISOR * taken > SOLVING_SHARE * 60 * self.minutes else 1
-
-    def _affordable_instances(self, taken: float) -> int:
-        """Return how many training instances can be solved in 1/20 of the time; `taken`: seconds for the first ones."""
-        times = 60 * self.minutes / 20 / max(taken, 1e-3)
-        return N_TRAINING // self.divisor * min(MAX_TRAINING_FACTOR, 2 ** max(0, int(math.log2(max(times, 1.0)))))
 
     def _note(self, line: str) -> None:
         """Add a line to the card."""
