@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from lmd.solvers.base import Solver, check_start, in_full_precision
 from lmd.solvers.classical.admm import CirculantADMM
 from lmd.solvers.classical.interior_point import InteriorPoint
 from lmd.solvers.classical.qp_interior_point import MAX_SIZE, QPInteriorPoint
-from lmd.solvers.result import Result, Status, gap_certificate
+from lmd.solvers.result import Certificate, Result, Status, gap_certificate
 from lmd.solvers.stopping import MIN_STALL_ITERATIONS, Proof, is_limited_by_rounding
 from lmd.solvers.wrappers import Averaged
 from lmd.terms.wrappers import Boxed
@@ -174,21 +175,24 @@ def _start(problem: Any, x0: Tensor | None, warm: Result | None) -> Tensor:
     return start.detach() if start.requires_grad else start
 
 
+def _certify(values: Sequence[float], gaps: Sequence[float], result: Result) -> Certificate:
+    return gap_certificate(values, gaps, result.values)
+
+
 def _result(
     solved: Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float, violation: Tensor | None
 ) -> Result:
     """Return the result of a solve; instances without proof are STALLED if rounding explains it, else FINISHED."""
     seconds = time.perf_counter() - begun
-    outcomes = solved.outcomes
     status, held = [], list[bool]()
-    for n, outcome in enumerate(outcomes):
+    for n, outcome in enumerate(solved.outcomes):
         word = STATUS.get(outcome.end)
         if word is None:
             held = held or is_limited_by_rounding(problem, solved.x, solved.gaps, solved.dual).tolist()
             ended_early = outcome.end == End.OUT_OF_ITERATIONS and outcome.iterations < MIN_STALL_ITERATIONS
             word = Status.STALLED if held[n] and not ended_early else Status.FINISHED
         status.append(word if math.isfinite(outcome.value) else Status.NOT_FINITE)
-    x, (counts, _, values, gaps) = solved.x, zip(*outcomes, strict=True)
+    x, (counts, _, values, gaps) = solved.x, zip(*solved.outcomes, strict=True)
     return Result(
         x=x,
         status=tuple(status),
@@ -199,7 +203,7 @@ def _result(
         problem=problem,
         start=start,
         dual=solved.dual,
-        certifier=lambda result: gap_certificate(values, gaps, result.values),
+        certifier=partial(_certify, values, gaps),
         violation=violation,
     )
 
