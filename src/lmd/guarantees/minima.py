@@ -137,7 +137,7 @@ def hessians(problem: Any, x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _bound_by_tangents(problem: Any, x: Tensor, bases: Tensor, size: Tensor) -> Tensor:
-    """Return the lower bounds `(B,)` of the tangents at x, x + s t_i and x - s t_i; -inf if nothing is proven."""
+    """Return lower bounds `(B,)` from tangents at x and x +- size times columns of `bases`; -inf if none is proven."""
     values, gradients = [], []
     for step in torch.cat([torch.zeros_like(bases[..., :1]), bases, -bases], dim=2).unbind(2):
         value, gradient = problem.value_and_subgradient(x + (size[:, None] * step).reshape_as(x))

@@ -95,7 +95,7 @@ class SafeguardState(State):
         return take(self.fell_back, classical, learned)
 
     def see(self, whose: str, points: Tensor, values: Tensor) -> SafeguardState:
-        """Return the state after new points of the `learned` or `classical` solver; those of lower value are kept."""
+        """Return the state with new points of the solver `whose`, "learned" or "classical", where they are better."""
         better = values < self.value  # False for a NaN
         return replace(
             self,

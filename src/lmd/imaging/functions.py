@@ -125,7 +125,7 @@ class Info:
 
     @cached_property
     def start_value(self) -> float:
-        """F of the array itself, the largest of a batch."""
+        """The objective at the input array; for a batch, the largest value."""
         result = self.result if self.value_scale is None else self.solved
         return (self.value_scale or 1.0) * float(result.problem.value(result.start).max())
 

@@ -295,7 +295,7 @@ class PenalisedProblem(Problem):
 
 
 class Split(NamedTuple):
-    """A problem as a function with a gradient plus a term with a prox: its penalty, or its domain."""
+    """A problem as a smooth function plus a term with a prox: its penalty, or the indicator of its domain."""
 
     value: Callable[[Tensor], Tensor]
     gradient: Callable[[Tensor], Tensor]

@@ -106,7 +106,7 @@ class SubsetProblem(Problem):
 
 
 class _Evaluate(torch.autograd.Function):
-    """Values, subgradients, or both; the derivative of a subgradient is a product with the curvature."""
+    """Values, subgradients, or both; backward through a subgradient is a product with the Hessian."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, problem: SubsetProblem, value: bool, gradient: bool) -> tuple[Tensor, ...]:

@@ -199,7 +199,7 @@ class Composite(Problem):
         """Return p projected onto the domain of g*, and scaled such that -K'p is in the domain of f*.
 
         The scaling allows for the rounding of K'p: if e is the error of its entries, gauge(K'p + e) is at most
-        gauge(K'p) + gauge(e), and gauges of norms are largest at equal signs.
+        gauge(K'p) + gauge(e), and gauge(e) is largest if all entries of e have their bound and the same sign.
         """
         p = self.g.project(p)
         if self.f.conjugate_is_finite:

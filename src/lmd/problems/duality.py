@@ -33,8 +33,8 @@ def relative_gap(value: Tensor, gap: Tensor) -> Tensor:
 class FeasibleBlock(Part):
     """A block g_j(K_j x) that makes dual points feasible: g_j* is finite everywhere, and K_j has a left inverse.
 
-    If -K'p is outside the domain of f* by d, p_j moves by K_j (K_j'K_j)^{-1} d. Rounding leaves a smaller violation d'.
-    The distance to a feasible point is then at most ||d'|| over the smallest singular value of K_j.
+    If -K'p is outside the domain of f* by d, p_j moves by K_j (K_j'K_j)^{-1} d. Rounding leaves a smaller violation r.
+    The distance to a feasible point is then at most ||r|| over the smallest singular value of K_j.
     """
 
     def __init__(self, place: int, inverse: Tensor | None, least: Tensor) -> None:

@@ -330,7 +330,7 @@ def bench(names: tuple[str, ...], json_file: str | None, out: str | None, quick:
 
 
 def _bench_choices(names: tuple[str, ...], choices: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a bench's plan that were given on the command line."""
+    """Return the settings of the benchmark that were given on the command line."""
     given = {key: value for key, value in choices.items() if value is not None}
     for key, kind, words in (
         ("noise", int, "whole numbers"),

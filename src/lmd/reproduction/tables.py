@@ -79,8 +79,8 @@ def method_tables(
 ) -> list[Table]:
     """One table per setting of the rows: the best of each method at some iterations, and its time per iteration.
 
-    "Best" is the smallest value, or the `largest`, chosen at each iteration anew over the settings that methods are
-    `tuned` over.
+    "Best" is the smallest value, or the largest if `largest` is set. It is chosen for each iteration, among the
+    settings named in `tuned`.
     """
     measured = [row for row in rows if row["metric"] == metric and isinstance(row["iteration"], int)]
     shown = [k for k in iterations if k in distinct(measured, "iteration")]

@@ -165,7 +165,7 @@ class Box(Domain):
         return self._end(-u)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """Return sum p (end - z), a sum of products >= 0; infinite outside the box."""
+        """Return sum p (end - z) >= 0, end = high where p > 0, low where p < 0; infinite outside the box."""
         products = torch.where(p != 0, p * (self._end(p) - z), 0).clamp(min=0)
         return torch.where(self.violation(z) > 0, torch.inf, sum_instances(products))
 

@@ -105,7 +105,7 @@ class KullbackLeibler(Term):
         return None if self.mask is None else self.mask > 0
 
     def _kept(self, x: Tensor, lost: Tensor | float) -> Tensor:
-        """Return x with its lost entries replaced by `lost`."""
+        """Return x with the entries outside of the mask replaced by `lost`."""
         return x if self.mask is None else torch.where(self.mask > 0, x, lost)
 
     def _mean(self, z: Tensor) -> Tensor:

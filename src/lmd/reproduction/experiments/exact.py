@@ -173,7 +173,7 @@ def _record(session: Session, case: ExactCase, **settings: Any) -> None:
 
 
 def _draw(session: Session) -> None:
-    """The mean relative gap of each problem, per iteration and per second; images at the second noise level."""
+    """Plot the mean relative gap of each problem by iterations and by time; of images, at the second noise level."""
     with figure(4.2 * len(PANELS), 7.6) as drawing:
         panels = drawing.subplots(2, len(PANELS))
         for column, name in enumerate(PANELS):

@@ -243,7 +243,7 @@ def card_rows(card: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str
 
 
 def write_learned(card: Mapping[str, Any], folder: Path, command: str) -> Path:
-    """Write FOLDER/index.html: gaps of what was learned and tuned against iterations and milliseconds, and tables."""
+    """Write FOLDER/index.html: tables, and plots of the gap of learned and tuned methods by iterations and by time."""
     reproduce(Learned(card), folder, seed=card["seed"])
     return write_page(
         folder,

@@ -1,4 +1,4 @@
-"""A primal-dual interior-point method for quadratic programs with folds, for any condition number."""
+"""A primal-dual interior-point method for quadratic programs, also with hinge terms, of any condition number."""
 
 from __future__ import annotations
 
