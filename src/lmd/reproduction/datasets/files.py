@@ -90,7 +90,7 @@ def read_bytes(path: Path) -> bytes:
 def parse_idx(content: bytes, path: Path) -> np.ndarray:
     """The array of bytes in `content`, which was read from `path`.
 
-    The format: two zeros, the type code, the number of dimensions; each dimension as a big-endian 32-bit number; the entries.
+    Format: two zeros, the type code, the number of dimensions; each dimension as a big-endian 32-bit number; entries.
     """
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != UNSIGNED_BYTE or not 1 <= content[3] <= 4:
         raise FileError("file", f"{path}, which does not start as one", "an IDX file of unsigned bytes")
