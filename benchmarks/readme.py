@@ -115,7 +115,7 @@ def our_ways(make: Callable[[], TVModel]) -> dict[str, list[Call]]:
     tolerances = sorted((factor * target for target in TARGETS for factor in (1, 2, 4)), reverse=True)
     classics = {"PDHG, in PyTorch": PDHG(settle=8)}
     if kind == "denoise":
-        classics["FGP, compiled"] = FGP(restart=True)
+        classics["FGP, in PyTorch"] = FGP(restart=True)
     learned = sorted((lmd.zoo.load(name) for name in names), key=lambda solver: solver.horizon or 0)
     return {
         "`lmd.solve`": [_solve(make, t) for t in tolerances],

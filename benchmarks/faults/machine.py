@@ -54,7 +54,7 @@ def long_work() -> dict[str, Callable[[], Any]]:
         "video": lambda: list(lmd.denoise_video([large[0, 0]] * 40, weight=2.0, tolerance=never)),
         "SVM": lambda: lmd.solve(margins, 1e-12, x0=torch.zeros(1, 601)),
         "SVM, learned": lambda: [lmd.run(interior, few, torch.zeros(1, 51), 10) for _ in range(10_000)],
-        "SVM, learned, a batch": lambda: lmd.run(interior, sets, torch.zeros(4000, 51), 10),
+        "SVM, learned, a batch": lambda: [lmd.run(interior, sets, torch.zeros(4000, 51), 10) for _ in range(9)],
         "blur": lambda: blur(large.expand(20, -1, -1, -1)),
         "learn": lambda: lmd.learn(lmd.problems.ControlFamily(), minutes=5),
         "train": lambda: lmd.train(

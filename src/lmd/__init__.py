@@ -8,7 +8,7 @@ The shortest useful program:
     solver = lmd.solvers.GradientDescent(0.1)
     result = lmd.run(solver, problem, torch.zeros(B, d), iterations=100)
 
-Everything loads when it is first used, so `import lmd` itself costs next to nothing.
+Everything loads when it is first used, so `import lmd` itself takes almost no time.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def __getattr__(name: str) -> Any:
         found = importlib.import_module(f"lmd.{name}")
     else:
         raise AttributeError(f"module 'lmd' has no attribute {name!r}")
-    globals()[name] = found  # the next time nobody asks
+    globals()[name] = found  # later lookups do not call this function
     return found
 
 

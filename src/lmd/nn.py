@@ -77,7 +77,7 @@ def minimiser(y: Tensor, weight: Tensor, isotropic: bool, tolerance: float) -> T
 def minimiser_backward(
     gradient: Tensor, y: Tensor, weight: Tensor, isotropic: bool, tolerance: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients with respect to y and the weight, given the `gradient` of the answer; solve again for it.
+    """Solve again; return the gradients with respect to y and the weight, given that with respect to the answer.
 
     The solve runs in another thread, because autograd records nothing inside an operator.
     """

@@ -27,7 +27,8 @@ static void check(void) {
     void *mask = random_between(batch * masks * pixels, d, 0, 1);
     long count = 4 + batch * (2 + 2 * channels);
     double *reals = random_between(count, 1, 0.1, 0.5), *report[2];
-    const long sizes[] = {batch, channels, masks, height, width, limit, isotropic, doubles};
+    const long sizes[] = {
+        batch, channels, masks, height, width, limit, isotropic, doubles, 25, 12800, 10};
     const double constants[] = {1.0, 8.0, 1.9, tolerance};
     memcpy(reals, constants, sizeof constants);
     for (long n = 0; n < batch; n++) reals[4 + batch + n] = 0.1;

@@ -131,7 +131,7 @@ def solve() -> None:
 
 
 def _add(task: str, about: str, example: str, *options: click.Parameter) -> None:
-    """Add the command of a task to `solve`; `example` shows its own options."""
+    """Add the command of a task to `solve`; `example` adds the options of the task to the examples."""
     text = f"{about}\n\n{_PICTURES.format(name=task, extra=example)}"
     params = [*_PICTURE_OPTIONS, *options]
     solve.add_command(click.Command(task, params=params, help=text, callback=functools.partial(_solve, task)))

@@ -110,8 +110,8 @@ class OfPhysics(LinearOperator):
     """The operator A of a linear physics, from x `(B, C, ...)` to measurements `(B, ...)`, shared by all instances.
 
     `A_adjoint` is checked with random arrays and refused if it is not the adjoint of A, because bounds would be wrong;
-    tomography that interpolates is an example. The norm is estimated. A copy of the physics in float64 evaluates the
-    proofs.
+    tomography that interpolates is an example. The norm is estimated. Proofs are evaluated with a copy of the physics
+    in float64.
 
     Args:
         physics: A linear physics with an `A_adjoint`.
@@ -186,7 +186,7 @@ class Gap(Metric):
 
     Args:
         ths: The strength: a number, or one per image.
-        tolerance: The relative gap to which the problem is solved for a dual point.
+        tolerance: The relative gap of the solve that yields a dual point for the bound.
         **options: Options of deepinv's `Metric`.
     """
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 P = TypeVar("P", bound="Part")
 
 NUMBERS = {int, float, bool}
-"""Tuples with entries of these types are not copied."""
+"""Tuples whose entries all have these types are not copied."""
 
 Index = int | slice | Tensor
 """A selection of instances: a number (for a batch of one), a slice, a tensor of indices, or a boolean mask `(B,)`."""

@@ -45,7 +45,7 @@ def check_finite(argument: str, x: Tensor) -> Tensor:
     """Return `x` if every entry is finite; otherwise say how many are not and where the first one is."""
     if x.is_meta or torch._C._functorch.is_batchedtensor(x):
         check_readable(argument, x)
-    if math.isfinite(float(x.detach().sum())):  # then all are; one pass without a temporary
+    if math.isfinite(float(x.detach().sum())):  # a finite sum has finite entries; one pass, no temporary
         return x
     bad = ~torch.isfinite(x)
     if bool(bad.any()):

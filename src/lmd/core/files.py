@@ -187,7 +187,7 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json_text("data", data))
 
 
-CHECKSUM = "checksum"  # the key of the entry of a JSON object that holds the checksum of the other entries
+CHECKSUM = "checksum"  # key in a JSON object of the checksum of its other entries
 
 
 def with_checksum(data: Mapping[str, Any]) -> dict[str, Any]:

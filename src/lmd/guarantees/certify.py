@@ -35,7 +35,7 @@ BOUNDED = "convexity at a point of a bounded domain, min f >= f(x) + min_z <g, z
 Number = float | Tensor
 P = ParamSpec("P")
 
-MAX_VERTICES = 512  # maximum of evaluations of a potential to bound a divergence
+MAX_VERTICES = 512  # maximum number of evaluations of a potential to bound a divergence
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Record:
 
     @property
     def relative_smoothness(self) -> Tensor | None:
-        """M_k `(K, B)` for which step k of backtracking satisfied its rule; NaN if no M_k did."""
+        """The estimates M_k `(K, B)` with which step k of backtracking satisfied its rule; NaN if none did."""
         seen = self.diagnostics.get("relative_smoothness")
         return None if seen is None else seen[:-1]
 
@@ -140,18 +140,18 @@ class Record:
         return torch.finfo(self.answer.dtype).eps
 
     def strong_convexity(self, norm: str) -> Constant | None:
-        """Return mu of f in a norm. Note that ||v||_2^2 is at least ||v||_1^2 / n and at least ||v||_inf^2."""
+        """Return the strong convexity mu of f in a norm. ||v||_2^2 is at least ||v||_1^2 / n and ||v||_inf^2."""
         factor = 1 / self.start[0].numel() if norm == "l1" else 1.0
         return self._constant(self._strong_convexity, factor, "the problem's strong convexity", norm)
 
     def smoothness(self, norm: str) -> Constant | None:
-        """Return L of f in a norm. Note that ||v||_2^2 is at most ||v||_1^2 and at most n ||v||_inf^2."""
+        """Return the smoothness L of f in a norm. ||v||_2^2 is at most ||v||_1^2 and at most n ||v||_inf^2."""
         factor = float(self.start[0].numel()) if norm == "linf" else 1.0
         return self._constant(self._smoothness, factor, "the problem's smoothness", norm)
 
     @cached_property
     def _strong_convexity(self) -> Tensor | None:
-        """mu of the problem, reduced by the rounding of the smallest eigenvalue of a matrix."""
+        """The strong convexity mu of f, reduced by the rounding error of a computed smallest eigenvalue."""
         mu = self._in_float64(self.exact.strong_convexity)
         if mu is None or self._smoothness is None:
             return mu
@@ -165,9 +165,9 @@ class Record:
         return None if constant is None else torch.as_tensor(constant, dtype=torch.float64, device=self.start.device)
 
     def rounding(self, size: Tensor, epsilon: float | None = None) -> Tensor:
-        """Return the room for the rounding of numbers of this size; `epsilon` is by default the unit of the run.
+        """Return a bound on the rounding error of values of this size; `epsilon` defaults to the unit of the run.
 
-        A computed value is f at a point whose distance d is `units` roundings of x. The error is sqrt(2 L f) d + L d^2.
+        A computed f(x) is f at a distance d of `units` roundings from x. Its error is at most sqrt(2 L f) d + L d^2.
         """
         relative = self.units * (self.epsilon if epsilon is None else epsilon)
         noise = self._curvature * (relative * self._length).square()
@@ -221,7 +221,7 @@ class Record:
 
     @property
     def _gradient_rounding(self) -> Tensor:
-        """The error `(B,)` of a recorded subgradient: it is exact at a point that is `units` roundings of x away."""
+        """The error `(B,)` of a recorded subgradient: it is exact at a point `units` roundings away from x."""
         return self.units * self.epsilon * self._curvature * self._length
 
     def _constant(self, value: Tensor | None, factor: float, origin: str, norm: str) -> Constant | None:
@@ -303,7 +303,7 @@ def regret_bound(record: Record, mirror: Mirror, constants: dict[str, Constant])
 
         (t ||g||_* + ||e||_*)^2 / (2 sigma) + max_{0 <= d <= R} (||e||_* d - t mu/2 d^2),   R = ||g||_* / mu.
 
-    The paper rounds this up to t^2 ||g||_*^2 / sigma + (1 / (2 t mu) + 1 / sigma) ||e||_*^2.
+    e is the residual. The paper rounds this up to t^2 ||g||_*^2 / sigma + (1 / (2 t mu) + 1 / sigma) ||e||_*^2.
     """
     t, g, e = record.steps, record.subgradient_norms, record.residuals
     change = (t * g + e).square() / (2 * constants["sigma"].value)
@@ -352,11 +352,11 @@ def relative_certificate(
 
 
 def _relative_lower(record: Record, constants: dict[str, Constant], absorbed: bool) -> Tensor:
-    r"""Sum (1 - c)/t_k B(x*, x_{k+1}) + f(x_{k+1}) - f* <= (1/t_k - mu) B(x*, x_k) + error_k over k, for Theorem 2.
+    r"""Return lower bounds on min f `(B,)` from the weighted sum over k of the inequalities of Theorem 2,
 
-    error_k is ||e||_* R / t_k with c = 0 or, if `absorbed`, ||e||_*^2 / (2 c sigma t_k). Rounding adds r_k / t_k times
-    a distance, as in `with_rounding`. `share` is the newest weight over the sum of all weights so far. Only ratios of
-    weights are computed, because they cannot overflow.
+    (1 - c)/t_k B(x*, x_{k+1}) + f(x_{k+1}) - f* <= (1/t_k - mu) B(x*, x_k) + error_k. error_k is ||e||_* R / t_k with
+    c = 0 or, if `absorbed`, ||e||_*^2 / (2 c sigma t_k). Rounding adds r_k / t_k times a distance (`with_rounding`).
+    `share` is the newest weight over the sum of all weights so far. Only ratios are computed: they cannot overflow.
     """
     t, e, values = record.steps, record.residuals, record.values[1:]
     rounding = record.step_rounding(t)
@@ -394,7 +394,7 @@ def _relative_lower(record: Record, constants: dict[str, Constant], absorbed: bo
 def accelerated_certificate(record: Record, divergence: Number | None = None) -> Certificate:
     """Return the best bound of Theorem 4 over all iterations k: min f >= f(x_k) - B(x*, x_0) / A_k.
 
-    Rounding may violate the rule of each step by a few units. These amounts are summed with the weights A_k.
+    A_k is the `weight` of iteration k. Rounding may violate the rule of each step; the bound allows for this error.
     """
     mirror, weights = record.solver.geometry, record.diagnostics.get("weight")
     if mirror is None or weights is None or not same_set(mirror.domain, record.problem.domain):
@@ -529,7 +529,7 @@ def divergence_bound(mirror: Mirror, x0: Tensor, radius: Tensor | None) -> Const
     """Return a bound on B(x, x0) `(B,)`, over the domain or over ||x - x0|| <= radius `(B,)`; None if none is known.
 
     B(., x0) is convex, so its maximum over a polytope is at a vertex. The polytope is the simplex, if it is the domain,
-    or the cross-polytope that contains the ball. If the potential is L-smooth, L/2 radius^2 is a bound over the ball.
+    or a cross-polytope around the ball. If the potential is L-smooth, L/2 d^2 bounds B over a ball or box of radius d.
     """
     bounds = []
     if isinstance(mirror.domain, Simplex):

@@ -1,4 +1,4 @@
-"""Checks whether a solver, with and without a safeguard, keeps its promises on its family and on harder ones."""
+"""Checks whether a solver, with and without a safeguard, keeps its promises on its family and on harder families."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lmd.solvers.result import Result
 EARLY = 20
 ITERATIONS = 1000
 
-EXCESS = 0.05  # the share by which a guarded value may exceed its fall-back at iteration `EARLY`
+EXCESS = 0.05  # the promised limit of the relative excess over the fall-back at iteration `EARLY`
 GAP = 1e-3  # the promised relative gap at iteration `ITERATIONS`
 
 Measured = tuple[str, Tensor | float, float | None]  # a name, numbers whose mean is reported, and their limit
@@ -51,7 +51,7 @@ def compare(
     target: Tensor | None = None,
     proven: Tensor | None = None,
 ) -> Comparison:
-    """Run a guarded solver, and its fall-back without the solver, from x0 `(B, ...)`.
+    """Run a guarded solver and its fall-back alone from the same points x0 `(B, ...)`, and compare them.
 
     Both runs are compared at iteration 20, or at the last trained iteration if it is later. The guarded run ends after
     `iterations`, or when all values are at most `target` `(B,)`, but never before the comparison. The certificate of

@@ -26,7 +26,7 @@ MAX_ENTRIES = 256  # largest number of entries of x for tangents in all directio
 MAX_NUMBERS = 1 << 22  # total size of the matrices of all instances in a chunk
 MAX_STEPS, MAX_HALVINGS = 30, 12  # Newton steps, and halvings of each step
 ROUNDING = 1e-13  # the assumed relative error of a value, per entry of x
-FLATTEST = 1e-13  # curvatures below this share of the largest are replaced by it
+FLATTEST = 1e-13  # curvatures are raised to at least this share of the largest curvature
 
 
 def in_float64(problem: Problem, x: Tensor) -> Problem | None:
@@ -96,7 +96,7 @@ def _tangents(problem: Any, x: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
         point, bases = _newton(part, x[index], size / (4 * n))
         tried = [_bound_by_tangents(part, point, bases, each) for each in (size, size / 4, size / 16)]
         points.append(point)
-        bounds.append(torch.stack(tried).amax(dim=0))  # farther from x, f is less like a parabola
+        bounds.append(torch.stack(tried).amax(dim=0))  # smaller sizes may prove more: f is almost quadratic near x
     return torch.cat(points), torch.cat(bounds)
 
 
@@ -187,7 +187,7 @@ def balance(gradients: Tensor) -> Tensor:
     """
     n = gradients.shape[-1]
     g, plus, minus = gradients[:, 0], gradients[:, 1 : n + 1], gradients[:, n + 1 :]
-    half, mean = (plus - minus) / 2, (plus + minus) / 2
+    half, mean = (plus - minus) / 2, (plus + minus) / 2  # of the gradients at x +- s t_i
     inverse = torch.linalg.inv_ex(half).inverse.mT
     first, second = (-(inverse @ each[:, :, None])[:, :, 0] / 2 for each in (g, 2 * (mean.sum(dim=1) - n * g)))
     a = (first.abs() / (1 - second.abs()).clamp(min=1e-3)).amax(dim=1, keepdim=True) * (1 + 1e-9)
@@ -233,7 +233,7 @@ def approximate_optima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]
 
 
 def _candidates(problem: Any, x0: Tensor) -> list[tuple[Solver[Any], int, int]]:
-    """Return classical methods, each with its iterations before the comparison and its maximum of iterations."""
+    """Return classical methods, each with its iterations before the comparison and its maximum number of iterations."""
     if offers(problem, ADMM().needs) and x0[0].numel() <= MAX_SYSTEM_SIZE:
         return [(ADMM(penalty=penalty), 100, 3000) for penalty in (0.3, 1.0, 3.0, 10.0)]
     for solver in (InteriorPoint(), PDHG(settle=32.0)):

@@ -26,7 +26,7 @@ TAIL_ERROR = 1e-9  # more than the relative rounding error of a binomial tail
 
 @dataclass(frozen=True)
 class Promise:
-    """With confidence 1 - delta, at least a `share` of the class reaches `target` after this many iterations.
+    """The promise that, with confidence 1 - delta, at least a `share` of a class reaches `target` after `iterations`.
 
     This holds for the distribution of the `runs` if they were drawn independently of each other, of the training and of
     the choice of the solver (Theorem 10 of docs/guarantees.md).

@@ -26,11 +26,11 @@ from lmd.terms import Box, Squares
 
 MAX_CACHE_BYTES = 2**30
 GOAL, TOLERANCE = 1e-8, 1e-6  # relative gaps: to reach, and to accept from a cache or after `PATIENCE`
-INTERVAL, PATIENCE, MAX_ITERATIONS = 50, 5_000, 200_000  # between gaps, until `TOLERANCE` is enough, in total
+INTERVAL, PATIENCE, MAX_ITERATIONS = 50, 5_000, 200_000  # iterations between gaps, until `TOLERANCE` suffices, in total
 ROUNDING = 1e-15  # a gap below this share of f(0) counts as 0, because minima of 0 have no relative gap
 SMOOTHEST_NEEDS = ("differences", "mask", "weight", "scale")
 PULLS = (1.0, 1 / 4, 1 / 16)  # values of `pull` to try; on photographs, values below about 1.5 are exact
-SMOOTHEST_GOAL, SMOOTHEST_TOLERANCE = 1e-6, 1e-5  # the same for ||Kx||^2; the second one holds for f too
+SMOOTHEST_GOAL, SMOOTHEST_TOLERANCE = 1e-6, 1e-5  # relative gaps for `_smoothest`; the second also limits f(x)
 
 # for SVMs and linear classifiers
 NEWTON_TOLERANCE = 1e-10  # the gap, relative to the value, at which a search ends
@@ -60,7 +60,7 @@ class Optimum:
 
     @classmethod
     def of(cls, x: Tensor, value: Tensor, bound: Tensor, attained: bool = True) -> Optimum:
-        """Return optima of which all are attained, or none."""
+        """Return optima with the same `attained` for all instances."""
         return cls(x, value, bound, torch.full_like(value, attained, dtype=torch.bool))
 
     @property
@@ -189,7 +189,7 @@ def smoothest_minimiser(problem: Any, cache: OptimumCache | None = None) -> Tens
     ||Kx||^2 has exactly one minimiser in this set. If no pixel is lost, the problem has only one minimiser.
 
     The duality gap of the problem proves the kept pixels, and the duality gap of `smoothest_problem` proves the lost
-    pixels. The value of the answer is within 1e-5 of the minimum, relative to it.
+    pixels. The value of the answer exceeds the minimum by a relative error of at most 1e-5.
 
     The arguments are those of `optimum`.
     """
@@ -227,7 +227,7 @@ def _data(problem: Problem) -> Tensor:
 
 
 def _distinct(problem: Problem) -> tuple[list[int], list[int]]:
-    """Return the instances to solve, one per value of `subset` (data depend on it only), and the place of each one."""
+    """Return one instance to solve for each value of `subset`, and for each instance the index of its solution."""
     subset = getattr(problem, "subset", None)
     sets = list(range(problem.batch_size or 1)) if subset is None else subset.tolist()
     chosen = list(dict.fromkeys(sets))
@@ -254,7 +254,7 @@ def _solve(problem: Any, cache: OptimumCache | None) -> Optimum:
 
 @torch.no_grad()
 def _solve_composite(problem: Any, goal: float, tolerance: float) -> Pair:
-    """Return a point and a dual point that prove a relative gap of `goal`, or of `tolerance` after `PATIENCE`."""
+    """Return a point and a dual point that prove a relative gap of `goal`, or of `tolerance` after `PATIENCE` steps."""
     solver = RelaxedPDHG()
     state = solver.init(problem, problem.start())
     for done in range(INTERVAL, MAX_ITERATIONS + 1, INTERVAL):
@@ -287,13 +287,13 @@ def solve_svm(problem: Any) -> Optimum:
 def solve_classifier(problem: Any) -> Optimum:
     r"""Return inf_W mean_i [log \sum_k exp(W phi_i)_k - (W phi_i)_{y_i}] + ridge/2 ||W||^2 of a batch of one.
 
-    The method is Newton's, from W = 0, with steps halved until f falls. The infimum is certified in one of three ways:
+    Newton's method starts at W = 0 and halves steps until f falls. The infimum is certified in one of three ways:
 
     - With a ridge, f(W) - inf f <= ||gradient||^2 / (2 ridge).
     - Without a ridge, by the dual. Let Y be the labels as indicators, and P `(m, classes)` probabilities with
       mean_i (P_i - Y_i) phi_i' = 0. Then inf f is at least the mean entropy of the P_i. The probabilities at W, changed
       to first order by the Newton step, are such a P. (The gradient alone bounds nothing without a ridge.)
-    - If W gives the class of each pair the highest score, f(tW) falls to 0 as t grows. So inf f = 0 is not attained.
+    - If W gives the label of each sample the highest score, f(tW) falls to 0 as t grows. So inf f = 0 is not attained.
     """
     features, ridge = problem.features[int(problem.subset)], problem.ridge
     _, sizes, directions = torch.linalg.svd(features, full_matrices=False)
@@ -323,7 +323,7 @@ def _scores(problem: LinearClassifier, x: Tensor) -> Tensor:
 
 
 def _separates(problem: LinearClassifier, x: Tensor) -> bool:
-    """Return whether the own class of each pair has the highest score, by more than rounding."""
+    """Return whether the label of each sample has the highest score, by more than rounding."""
     scores, own = _scores(problem, x), problem.labels[0].long()[:, None]
     margin = scores.gather(1, own) - scores.scatter(1, own, -torch.inf).amax(dim=1, keepdim=True)
     return bool(margin.min() > 1e-9 * scores.abs().max())

@@ -30,7 +30,7 @@ PROGRESS = 0.5  # a learned step has to lower f by this share of the proven decr
 def default_fallback(problem: Problem) -> Solver[Any]:
     """Return the classical method for a problem.
 
-    It is PDHG for composite problems, an interior-point method for SVMs, L-BFGS for smooth problems without a domain.
+    It is PDHG for composite problems, `InteriorPoint` for SVMs, and L-BFGS for smooth problems without a domain.
 
     Args:
         problem: The problem to solve.
@@ -49,7 +49,7 @@ def guard(solver: Solver[Any], problem: Problem) -> Safeguard | None:
 
     For networks on images, the fall-back starts at once, because a classical step is very cheap in comparison. For
     solvers that continue with a classical method, it starts after the trained iterations. For all others it starts
-    after the trained iterations, or after ten if there are more, so that the answer is never behind from iteration 20.
+    after the trained iterations, but at most ten, so that the answer is never behind the fall-back from iteration 20.
 
     Args:
         solver: The learned solver.
@@ -115,7 +115,7 @@ class _Guard(Wrapper[S]):
 
     @property
     def step_cost(self) -> dict[str, int]:
-        """The cost of the learned step and of one value; the state counts any differences."""
+        """The cost of the learned step and of one value; `evaluations` of the state counts any differences."""
         return {**self.solver.step_cost, "value": self.solver.step_cost.get("value", 0) + 1, "fallback": 0}
 
 
@@ -124,7 +124,7 @@ class Safeguard(_Guard[SafeguardState]):
 
     Each iteration advances both solvers and evaluates f at both points. After the trained iterations, an instance gives
     up on the learned solver as soon as the lowest classical value is at most the lowest learned value. If the number of
-    trained iterations is not known, it gives up after ten iterations in a row in which this is so.
+    trained iterations is not known, it gives up once this holds for ten iterations in a row.
 
     So f(x_k) <= f(c_k) in every iteration, with c_k the classical iterates from the same start, and every theorem about
     the values of the fall-back holds on any input. `result.evaluations["fallback"]` counts the iterations that ended
@@ -228,7 +228,7 @@ class Safeguard(_Guard[SafeguardState]):
         )
 
     def _advance(self, problem: Problem, state: SafeguardState, solver: Solver[Any]) -> tuple[State, dict[str, Tensor]]:
-        """Return the fall-back after this iteration and its cost: one step, or two while it catches up."""
+        """Return the state of the fall-back after this iteration, and the cost: one step, or two to catch up."""
         cost, spent = Counter(solver.init_cost if state.iteration == state.delay else {}), dict[str, Tensor]()
         classical = solver.init(problem, state.start) if state.classical is None else state.classical
         for _ in range(min(2, state.iteration + 1 - classical.iteration)):
@@ -289,7 +289,7 @@ class DescentSafeguard(_Guard[DescentSafeguardState]):
         return (*self.solver.needs, "smoothness")
 
     def keeps_to_domain(self, problem: Problem) -> bool:
-        """Return whether the problem has no domain, because gradient steps would leave it."""
+        """Return whether the problem has no domain; gradient steps would leave a domain."""
         return problem.domain is None
 
     def begin(self, problem: Problem, x: Tensor, inner: State) -> DescentSafeguardState:

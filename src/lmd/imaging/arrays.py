@@ -211,7 +211,7 @@ def fill_lost(image: Any, mask: Any, channel_axis: Axis) -> tuple[Any, Tensor]:
     where = full.numpy()
     _check_kept(numbers, where)
     kept_numbers = numbers[where] if numbers.dtype.kind in "buif" else np.zeros(1)
-    finite = kept_numbers[np.isfinite(kept_numbers)]  # filled with the number of their range that is nearest to 0
+    finite = kept_numbers[np.isfinite(kept_numbers)]  # lost pixels get the number in this range nearest to 0
     fill = min(max(0.0, float(finite.min())), float(finite.max())) if finite.size else 0.0
     fill = fill if abs(fill) <= MAX_EXACT else 0.0  # rounding a larger one may exceed the range of the dtype
     if isinstance(image, Tensor):

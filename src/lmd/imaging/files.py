@@ -271,8 +271,8 @@ def solve_file(
         task: "denoise", "inpaint" or "deblur".
         image: The file to read.
         out: The file to write.
-        extra: The file of a mask of the same size for "inpaint", whose white pixels are kept; for "deblur", a kernel as
-            in `read_kernel`.
+        extra: For "inpaint", the file of a mask of the same size, whose white pixels are kept; for "deblur", a kernel
+            as in `read_kernel`.
         overwrite: Whether to replace an existing file.
         **settings: The other arguments of `PictureSolver`.
     """
@@ -420,7 +420,7 @@ def _pictures(text: str, out: Path) -> list[tuple[Path, Path]]:
 
 
 def _mask_of(mask: str | Path, image: Path) -> Path:
-    """Return the mask of a picture: `mask` or, if that is a folder, its file whose name matches up to the ending."""
+    """Return the mask file of a picture: `mask`, or if it is a folder, its file of the same name up to the ending."""
     mask = Path(mask)
     if not os.path.isdir(mask):
         return mask
@@ -444,7 +444,7 @@ def read_kernel(text: str) -> Tensor:
                 return gaussian_kernel(size)
             if size <= MAX_KERNEL and kind == "motion" and len(rest) < 2:
                 return motion_kernel(size, math.radians(rest[0] if rest else 0.0))
-        except ValueError:  # InputError too
+        except ValueError:  # includes InputError
             pass
         raise InputError("kernel", text, KERNELS)
     picture = read_picture(text, "kernel")

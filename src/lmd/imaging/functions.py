@@ -1,7 +1,7 @@
 """Functions for arrays: `denoise`, `inpaint`, `deblur`, `reconstruct`, `denoise_video`.
 
-The weight is that of ||x - y||^2 + weight TV(x); pictures of bytes are scaled to [0, 1]. Weights for Poisson counts
-and absolute distances have no unit. Other libraries use other factors:
+The weight is the factor of TV in ||x - y||^2 + weight TV(x); pictures of bytes are scaled to [0, 1]. Weights for
+Poisson counts and absolute distances have no unit. Other libraries use other factors:
 
 | library | parameter for the same answer | TV |
 |---|---|---|
@@ -205,7 +205,7 @@ def denoise(
         order: 1 for total variation, 2 for total generalised variation, which does not turn slopes into stairs.
         noise: The standard deviation of the noise (0 to 255 for bytes), used by "auto" with squares; None estimates it.
         isotropic: Sum the lengths of gradients instead of absolute differences.
-        coupled: One gradient length for all channels; None couples three channels, unless `weight` is a map for each.
+        coupled: Use one gradient length for all channels; None does so for three, unless `weight` has a map for each.
         huber: Penalise gradients up to this length by their squares, which avoids staircases; for bytes, 1 is white.
         spacing: The distance of pixels along each axis, such as the voxel size of a scanner.
         channel_axis: The axis of the channels, None if there is none, or "auto": see `lmd.imaging.arrays.as_batch`.
@@ -310,7 +310,7 @@ def deblur(
     See `lmd.operators.gaussian_kernel` and `motion_kernel` for kernels.
 
     Args:
-        image: A picture, or a list of them, as in `denoise`, with two axes besides the channel axis.
+        image: A picture, a batch or a list of pictures, as in `denoise`, each with two spatial axes.
         kernel: k `(h, w)`, an array or tensor that sums to about 1.
         weight: A positive number, one per image of a batch, or "auto".
         border: How the image continues outside: "replicate" or "circular".
@@ -328,7 +328,7 @@ def deblur(
     if batch.images.ndim != 4:
         raise InputError("image", f"shape {tuple(np.shape(image))}", "pictures: two axes beside that of the channels")
     low, high = _range_of(batch) if box is None else check_interval("box", box)
-    taps = as_batch("kernel", kernel, None, torch.float64).exact[0, 0]  # in float64: rounding would hide its rank
+    taps = as_batch("kernel", kernel, None, torch.float64).exact[0, 0]  # rounding to float32 would hide the rank of k
     if not KERNEL_SUMS[0] <= (total := float(taps.sum())) <= KERNEL_SUMS[1]:
         given = f"an array that sums to {total:g}"
         raise InputError("kernel", given, "a sum of about 1, such as kernel / kernel.sum()")
@@ -389,7 +389,7 @@ def reconstruct(
     """
     operator, plain = _as_operator(measurements, forward, adjoint, shape)
     settings, is_function = Settings(tolerance, warm, info=info), operator is not forward
-    is_double = is_function and plain.dtype == torch.float64  # Ax - y may be tiny: few digits in float32
+    is_double = is_function and plain.dtype == torch.float64  # in float32, Ax - y may have few digits
     batch = as_batch("measurements", plain, Axes(0, 1), torch.float64 if is_double else settings.dtype, centred=False)
     weights, _ = _find_weight(weight, batch, None)
 
@@ -566,7 +566,7 @@ class Settings:
 
         The `weight` is in the units of the pixels. If the data are multiplied by t, the values of the model are
         multiplied by t^`degree`. `limit` is the default of `iterations`. `back` converts images to the array of the
-        answer. `scales` says that only data and weight have a unit.
+        answer. `scales` is true if only data and weight have a unit: no box, no Huber length.
         """
         unit, dual_unit = batch.units.scale, batch.units.scale ** (degree - 1)
         problem = model(batch.images, (weight / unit).to(batch.images), unit)

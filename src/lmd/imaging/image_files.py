@@ -126,7 +126,7 @@ Opened = tuple[Header, Callable[[], Picture]]
 
 @contextmanager
 def open_picture(path: str | Path, argument: str = "image") -> Iterator[Opened]:
-    """Open an image file; yield its header and a function that decodes it. Errors name it by `argument`."""
+    """Open an image file; yield its header and a function that decodes it. `argument` is its name in errors."""
     require("PIL")
     from PIL import UnidentifiedImageError
 
@@ -172,7 +172,7 @@ def _check_file(path: Path, argument: str) -> None:
 class _Silence:
     """Suppress warnings, Pillow's limit on pixels and all output to stderr while any thread reads a file.
 
-    The file descriptor of stderr is redirected, because C libraries write to it too. The last thread restores all.
+    The file descriptor of stderr is redirected, because C libraries write to it too. The last thread undoes this.
     """
 
     def __init__(self) -> None:
@@ -349,7 +349,7 @@ def _picture(
     channels = np.moveaxis(samples, -1, 0) if is_coloured else samples[None]
     colours, alpha = (channels[:-1], channels[-1].copy()) if has_alpha else (channels, None)
     if profile and profile[16:20] != _PROFILES[len(colours)]:
-        profile = None  # it described the file's palette or inks, which are resolved
+        profile = None  # it described the file's palette or inks, which have been converted
     return Picture(np.ascontiguousarray(colours), alpha, profile or None, exif)
 
 
@@ -368,7 +368,7 @@ def read_header(path: str | Path, argument: str = "image") -> Header:
 
 
 def read_picture(path: str | Path, argument: str = "image") -> Picture:
-    """Return the picture in a file, turned upright, with palettes resolved and CMYK converted to RGB.
+    """Return the picture in a file, turned upright, with palettes and CMYK converted to RGB.
 
     A TIFF of several pages is a volume. A .npy array of three axes is a volume too, unless its last axis has length
     3 or 4: such an axis holds the channels.
@@ -410,7 +410,7 @@ def check_mask_size(path: str | Path, size: tuple[int, ...]) -> None:
 
 
 def write_picture(path: str | Path, picture: Picture) -> None:
-    """Write a picture in the format of the name's ending, whole or not at all; see `losses` for what JPEG drops."""
+    """Write a picture atomically, in the format that its name ends in; `losses` lists what JPEG cannot hold."""
     path = Path(path)
     kind, samples = _format_of(path), picture.samples()
     with atomic_path(path) as temporary:

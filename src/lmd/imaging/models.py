@@ -24,7 +24,7 @@ from lmd.zoo.solve import solve
 Effort = tuple[float, int]
 """A tolerance, and the largest number of iterations."""
 
-NOISE_MULTIPLES = (0.17, 0.3, 0.52, 0.9)  # weights to try, over twice the noise; the range is tuned on photographs
+NOISE_MULTIPLES = (0.17, 0.3, 0.52, 0.9)  # weights to try, relative to twice the noise; tuned on photographs
 ROUGH_EFFORT: Effort = (1e-2, 100)  # for risks; rough solutions suffice because a risk is flat at its minimum
 BLUR_EFFORT: Effort = (2e-2, 200)  # for blurred data; with fewer iterations, solutions are still near the start
 ABSOLUTE_EFFORT: Effort = (1e-3, 300)  # solutions jump as the weight changes, so rough ones are not representative
@@ -33,7 +33,7 @@ MIN_PIXELS = 48 * 48  # the minimum number of pixels to choose the weight for bl
 WIDENING = (1.5, 1.75, 2.0, 2.0, 2.0)  # if the risk is least at an end of the path, two weights at this ratio are added
 MIN_WEIGHT = 1e-5  # smaller weights change nothing, so none are added; in multiples of the range of the data
 PLACES = ((0.2, 0.2), (0.2, 0.8), (0.8, 0.2), (0.8, 0.8))  # positions of windows, from 0 to 1 along the axes
-CENTRAL_PLACES = ((0.35, 0.35), (0.35, 0.65), (0.65, 0.35), (0.65, 0.65))  # used if a window is flat: a black border
+CENTRAL_PLACES = ((0.35, 0.35), (0.35, 0.65), (0.65, 0.35), (0.65, 0.65))  # used if one is flat, as in black borders
 PUSH = 0.1  # the finite-difference step for the divergence in Stein's risk, in deviations of the noise
 NUM_PROBES, CAUTION = {1: 4}, {1: 1.1}
 """The number of random directions and the factor on the divergence term, for signals; both are 1 for pictures and
@@ -51,7 +51,7 @@ Places = tuple[tuple[float, float], ...]
 class Misfit(NamedTuple):
     """The misfit to data y `(B, C, *size)`."""
 
-    term: Callable[[Tensor, Scale], Term]  # builds the term from y and the weights of its entries, if it has any
+    term: Callable[[Tensor, Scale], Term]  # builds the term from y and the weights of its entries (ignored by poisson)
     degree: int  # misfit(t x, t y) = t^degree misfit(x, y); the weight has the unit of y to the power degree - 1
     path: tuple[float, ...]  # the weights that "auto" tries, relative to the scale in `DenoisingModel.choose`
 
@@ -124,7 +124,7 @@ class DenoisingModel:
 
         Entries of y at zeros of `kept` are ignored.
         """
-        is_coarsened = self.coupled and y.ndim > 4  # `TVDenoising` starts on coarser grids
+        is_coarsened = self.coupled and y.ndim > 4  # coupled volumes use `TVModel`, without coarser grids
         if self.is_plain and not is_coarsened and weight.ndim <= 1 and not isinstance(kept, Tensor):
             return TVDenoising(y, weight, self.isotropic, spacing=self.spacing, coupled=self.coupled)
         term, degree, _ = MISFITS[self.data]
@@ -151,10 +151,10 @@ class DenoisingModel:
     def choose(self, y: Tensor, noise: Tensor | None = None, units: Units | None = None) -> Choice:
         """Return the weights that suit the data y best, in multiples of `units.scale`; order 2 uses those of order 1.
 
-        Squares minimise Stein's risk over weights near twice the `noise` `(B,)`; None estimates the noise. Counts use
-        the same risk with the counts as variances, over weights near the inverse root of the mean count; it is unbiased
-        up to second derivatives ([Luisier, Blu and Unser 2010](https://doi.org/10.1109/TIP.2010.2073477)). Absolute
-        distances predict held-out pixels, with weights near the one at which impulses of two pixels vanish.
+        For squares, minimise Stein's risk over weights near twice the `noise` `(B,)`; None estimates the noise. For
+        counts, use the same risk with counts as variances and weights near the inverse root of the mean count; it is
+        unbiased up to second derivatives ([Luisier, Blu and Unser 2010](https://doi.org/10.1109/TIP.2010.2073477)). For
+        absolute distances, predict held-out pixels, with weights near the one at which impulses of two pixels vanish.
         """
         if self.order == 2:
             return replace(self, order=1).choose(y, noise, units)
@@ -191,11 +191,11 @@ def choose_by_risk(
     least: float | None = None,
     widening: Sequence[float] = WIDENING,
 ) -> Choice:
-    r"""Return the weights with the least risk E ||A x(y) - A x||^2 / n for data y = Ax + noise.
+    r"""Return the weights with the least risk E ||A x(y) - A x||^2 / n for data y = Ax + noise with n entries.
 
     Stein's estimate of the risk, up to a constant, is ||A x(y) - y||^2 / n + 2 tr(S J) / n, with the covariance S of
     the noise and the derivative J of y -> A x(y). A random direction b with covariance S estimates tr(S J) by
-    <b, A x(y + h b) - A x(y)> / h ([Ramani, Blu and Unser 2008](https://doi.org/10.1109/TIP.2008.2001404)).
+    <b, A x(y + h b) - A x(y)> / h, h small ([Ramani, Blu and Unser 2008](https://doi.org/10.1109/TIP.2008.2001404)).
 
     Args:
         answer: The function from windows y and weights to A x(y).
@@ -252,7 +252,7 @@ def choose_by_holdout(
         y, kept, owner = data, mask.expand_as(data), torch.arange(len(data), device=data.device)
     generator = torch.Generator().manual_seed(0)
     out = (torch.rand(y.shape, generator=generator, dtype=y.dtype, device="cpu").to(y) < 0.1) & (kept > 0)
-    out &= kept.flatten(2).sum(2).reshape(*y.shape[:2], *(1,) * (y.ndim - 2)) > 10  # some must stay
+    out &= kept.flatten(2).sum(2).reshape(*y.shape[:2], *(1,) * (y.ndim - 2)) > 10  # channels with few pixels keep them
     counts = noise.new_zeros(noise.shape).index_add_(0, owner, out.flatten(1).sum(1).to(y)).clamp(min=1)
 
     def risks(weights: Tensor) -> Tensor:
@@ -275,7 +275,7 @@ def choose_behind_blur(
     """Return the weights of least risk for data blurred by `blur`, from one window in the middle.
 
     The blur leaves no texture at high frequencies, so everything there is noise. The path ends at a twentieth of the
-    noise, because the risk of Ax hardly changes for small weights, although x is then mostly noise.
+    noise, because the risk of the blurred answer hardly changes for small weights, but the answer is then mostly noise.
     """
     level = at_least(measure(data).most, data) if noise is None else noise
     windows, owner = cut(data, kernel=kernel)
@@ -340,7 +340,7 @@ def weights_near(noise: Tensor) -> Tensor:
 def cut(images: Tensor, pixels: int = NUM_PIXELS, kernel: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     """Return windows of images `(B, C, *size)` and the index of the image of each window; small images stay whole.
 
-    There are four windows of `pixels` pixels. With a `kernel`, there is one in the middle, at least twice as wide.
+    There are four windows of `pixels` pixels; given a `kernel` size, one in the middle, at least twice as wide as it.
     """
     size, owner = images.shape[2:], torch.arange(len(images), device=images.device)
     seen = MIN_PIXELS if kernel else 4 * pixels

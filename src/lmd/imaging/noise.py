@@ -27,7 +27,7 @@ from lmd.mirrors.separable import cosines
 from lmd.solvers.base import in_full_precision
 
 NETWORKS = "noise_network.safetensors"
-RINGS = 7  # groups of coefficients: ring k has a largest frequency along the axes of k/8 of the maximum
+RINGS = 7  # groups of coefficients; in ring k, the largest frequency along an axis is k/8 of the maximum
 QUANTILES = (0.02, 0.05, 0.12, 0.3, 0.5, 0.8)  # quantiles of the energies of all blocks, an input of the network
 REFERENCE = 3  # the output of the network is relative to this quantile, which is near the level of the noise
 FLOOR = 1e-4  # deviations are measured with an offset of this share of the contrast
@@ -161,7 +161,7 @@ def measure(images: Tensor) -> Noise:
 
 
 def _is_only_noise(energies: Tensor, level: Tensor) -> bool:
-    """Return whether the image is white noise: whether all frequencies, with the means of blocks, have equal energy."""
+    """Return whether the image is white noise: whether all frequencies and the means of blocks have equal energy."""
     by_ring = energies[0].mean(dim=0)
     mean = by_ring.mean()
     is_even = (by_ring >= EVEN[0] * mean) & (by_ring <= EVEN[1] * mean)
@@ -196,8 +196,8 @@ def _separate_noise(blocks: Tensor, energies: Tensor, level: Tensor) -> tuple[Te
 def _doubt(spectrum: Tensor, energies: Tensor) -> Tensor:
     """Return a number in [0, 1] that says how likely the noise is confused with texture.
 
-    Noise of low frequencies, as in enlarged pictures, looks like texture. The number is 0 for white noise, and if half
-    of the blocks have little more energy than the noise.
+    Noise of low frequencies, as in enlarged pictures, looks like texture. The number is 0 if the noise is white or
+    if half of the blocks have no more energy than the noise.
 
     Args:
         spectrum: Deviations of the noise `(C, 7)`.
@@ -214,8 +214,8 @@ def _doubt(spectrum: Tensor, energies: Tensor) -> Tensor:
 def _smoothest(energies: Tensor, level: Tensor, lengths: tuple[int, ...]) -> Tensor:
     """Return the deviations `(C, 7)` of white noise, measured on the smoothest blocks; `energies` is `(C, blocks, 7)`.
 
-    Blocks are sorted into groups by brightness. In each group, the blocks are averaged that have about as little energy
-    at high frequencies as the smoothest blocks.
+    Blocks are sorted into groups by brightness. In each group, the estimate averages the blocks with about as little
+    energy at high frequencies as the smoothest blocks.
     """
     channels, blocks, _ = energies.shape
     if blocks == 0:
@@ -406,7 +406,7 @@ class NoiseNetwork(nn.Module):
         self.last = nn.Linear(self.LAST, 2 * RINGS + 1)
 
     def forward(self, blocks: Tensor, whole: Tensor, shown: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the logarithm of deviation over reference `(B, 14)`, brightness first, and of the caution `(B,)`.
+        """Return the logarithms of deviation / reference `(B, 14)`, brightness first, and of the caution `(B,)`.
 
         Args:
             blocks: `Features.blocks` of each image `(B, blocks, 15)`.

@@ -100,21 +100,21 @@ def call(
     threads: int = 1,
     reports: int = 0,
 ) -> list[float]:
-    """Call a function of C; only here are addresses of tensors passed to C.
+    """Call a C function; only this function passes addresses of tensors to C.
 
     Args:
-        name: The function, without `lmd_`; the comment above it in C describes its arguments.
-        arrays: Contiguous tensors of the required dtypes and shapes, some of which it writes to; None is NULL.
+        name: The name of the function without the prefix `lmd_`; the comment above it in C describes its arguments.
+        arrays: Contiguous tensors of the required dtypes and shapes; C may write to them. None is passed as NULL.
         reals: Real numbers.
         sizes: Integers.
         threads: The number of threads.
-        reports: The number of reported numbers.
+        reports: The length of the returned list.
 
     Returns:
-        The reported numbers.
+        The numbers that the function reports.
 
     Raises:
-        MemoryError: There is not enough memory. A signal handler can raise others, such as KeyboardInterrupt.
+        MemoryError: Out of memory. A signal handler can raise other exceptions, such as KeyboardInterrupt.
     """
     function = getattr(library(), name)
     addresses: list[int | None] = []
@@ -124,7 +124,7 @@ def call(
 
 
 def as_rows(argument: str, tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return a tensor in the form that C reads, contiguous; raise unless it is float32 on the CPU of this shape."""
+    """Return the tensor, detached and contiguous, for C; raise unless it is float32, on the CPU and of this shape."""
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
         raise InputError(
             argument, f"{tensor.dtype} on {tensor.device}", "torch.float32 on the CPU, as compiled steps are"
@@ -135,10 +135,10 @@ def as_rows(argument: str, tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def convolve(x: Tensor, kernel: Tensor) -> Tensor:
-    """Convolve with zero padding: x `(n, I, *size)`, kernel `(O, I, k, ...)` of an odd k, to `(n, O, *size)`.
+    """Convolve x `(n, I, *size)` with a kernel `(O, I, k, ...)` of odd k and zero padding; return `(n, O, *size)`.
 
-    `size` has one to three axes. Small float32 kernels on images on the CPU are compiled, because PyTorch is slow for
-    few channels, above all backward. PyTorch convolves everything else.
+    `size` has one to three axes. Compiled code applies small float32 kernels to images on the CPU, because PyTorch is
+    slow for few channels, above all in the backward pass. PyTorch handles all other inputs.
     """
     is_there = IS_FOUND if torch.compiler.is_compiling() else library() is not None
     fits = x.dtype == kernel.dtype == torch.float32 and x.device.type == "cpu" and x.ndim == 4
@@ -176,7 +176,7 @@ def _convolved(x: Tensor, kernel: Tensor) -> Tensor:
 
 def _convolve(x: Tensor, kernel: Tensor) -> Tensor:
     (images, fields, *sides), outputs, size = x.shape, len(kernel), kernel.shape[-1]
-    even = outputs + outputs % 2  # C computes them in pairs
+    even = outputs + outputs % 2  # C computes output channels in pairs
     full = as_rows("kernel", pad(kernel, (0, 0, 0, 0, 0, 0, 0, even - outputs)), (even, fields, size, size))
     out = x.new_empty(images, even, *sides)
     arrays, sizes = (as_rows("x", x, x.shape), full, out), (images, fields, even, *sides, size)
@@ -185,7 +185,7 @@ def _convolve(x: Tensor, kernel: Tensor) -> Tensor:
 
 
 def _correlate(x: Tensor, gradient: Tensor, size: int) -> Tensor:
-    """Return the derivative of <gradient, kernel * x> by the kernel, which has sides of `size`."""
+    """Return the derivative of <gradient, kernel * x> with respect to the kernel, whose sides have length `size`."""
     (images, fields, *sides), outputs = x.shape, gradient.shape[1]
     even = outputs + outputs % 2
     full = as_rows("gradient", pad(gradient, (0, 0, 0, 0, 0, even - outputs)), (images, even, *sides))
@@ -208,7 +208,7 @@ def _(x: Tensor, kernel: Tensor) -> Tensor:
 
 @torch.library.custom_op("lmd::convolve_backward", mutates_args=())
 def opaque_by_kernel(x: Tensor, gradient: Tensor, size: int) -> Tensor:
-    """The derivative of the convolution by the kernel, as a custom operator of PyTorch."""
+    """The derivative of the convolution with respect to the kernel, as a custom operator of PyTorch."""
     return _correlate(x, gradient, size)
 
 

@@ -16,7 +16,7 @@ from lmd.mirrors.base import check_width
 
 LEAK = 0.2  # slope of the activations at negative arguments
 SHARPNESS = 10.0  # beta of the smooth activation
-INITIAL_OUT = 0.02  # initial read-out of a convex network over its gain: a few per cent of the gradient
+INITIAL_OUT = 0.02  # initial `out` of a convex network, whose share of the gradient is then a few per cent
 BORDERS = ("circular", "replicate")
 MAX_CACHED_NUMBERS = 2**20  # numbers of a layer that are processed at once on a CPU
 

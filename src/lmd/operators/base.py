@@ -45,8 +45,8 @@ class LinearOperator(Part, abc.ABC):
     """A linear map K of each instance, with its adjoint: <Kx, z> = <x, K'z>; x `(B, ...)`, z `(B, ...)`.
 
     A subclass defines `norm` and two methods, `_apply` and `_adjoint`, which return new tensors that callers may write
-    to. Both may work in place, as derivatives use the adjoint and not the code. `batched` names the attributes that
-    are tensors with data of each instance.
+    to. Both may use in-place operations, because derivatives are computed with the adjoint, not by autograd. `batched`
+    names the attributes that are tensors with data of each instance.
 
     >>> class Doubling(LinearOperator):
     ...     norm, roundings = 2.0, 0.0  # a product with 2 is exact
@@ -61,7 +61,7 @@ class LinearOperator(Part, abc.ABC):
 
     @property
     def spectrum(self) -> Tensor | None:
-        """The eigenvalues of K'K `(H, W // 2 + 1)` in the order of `torch.fft.rfft2` if it is circulant, else None."""
+        """The eigenvalues `(H, W // 2 + 1)` of a circulant K'K in the order of `torch.fft.rfft2`; None for other K."""
         return None
 
     @property
@@ -71,7 +71,7 @@ class LinearOperator(Part, abc.ABC):
 
     scales: tuple[float, ...] = (1.0,)  # the factors of the `blocks`
     mask: Tensor | None = None  # m of 0 and 1 if Kx = m * x
-    grid: tuple[int, ...] | None = None  # lengths of the last axes of x if Kx are its differences along each
+    grid: tuple[int, ...] | None = None  # lengths of the last axes of x if K takes differences along them
 
     @property
     def blocks(self) -> tuple[LinearOperator, ...]:

@@ -26,8 +26,8 @@ class Blur(LinearOperator):
     r"""(Ax)_{i,j} = \sum_{a,b} k_{a,b} x_{i + c - a, j + d - b}: convolution with a kernel k `(h, w)` about its middle.
 
     (c, d) = (h // 2, w // 2); x and Ax are `(B, ..., H, W)`. Past its borders, x wraps around ("circular") or repeats
-    the pixel at the border ("replicate"). A kernel of rank one is applied as a column and a row, any other kernel entry
-    by entry without its zeros.
+    the pixel at the border ("replicate"). A kernel of rank one is applied as a column and a row; other kernels are
+    applied entry by entry, without their zeros.
 
     Args:
         kernel: k `(h, w)`, at most as large as the images.
@@ -138,13 +138,13 @@ def gaussian_kernel(width: float, size: int | None = None) -> Tensor:
 
 
 def motion_kernel(length: float, angle: float) -> Tensor:
-    """Return the kernel of a straight motion over `length` pixels at `angle`, from rightwards to upwards; sum 1.
+    """Return the kernel, with sum 1, of a straight motion over `length` pixels at `angle`.
 
     Evenly spaced points on the line share their weight bilinearly between the four nearest pixels.
 
     Args:
         length: The length of the motion in pixels, positive.
-        angle: The angle of the motion in radians.
+        angle: The direction of the motion in radians: 0 is rightwards, pi / 2 upwards.
 
     Returns:
         The kernel, square and with an odd side, in float64.

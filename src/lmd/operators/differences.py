@@ -21,8 +21,8 @@ class Differences(LinearOperator):
     r"""Forward differences along the last d axes: x `(B, ..., *shape)` to z `(B, ..., d, *shape)`, d = len(shape).
 
     z_a = (the next entry along axis a - the entry itself) / h_a, and 0 at the last entry: differences do not wrap
-    around. h is the `spacing`, a number or one for each axis, 1 by default. The adjoint ignores the entries of z at
-    which z_a is always 0.
+    around. h is the `spacing`, a number or one for each axis, 1 by default. The adjoint ignores the last
+    entry of z_a along axis a.
 
     Args:
         shape: The lengths of the last axes of x, along which differences are taken.
@@ -53,7 +53,7 @@ class Differences(LinearOperator):
 
     @property
     def wrapped_spectrum(self) -> Tensor | None:
-        """The eigenvalues of K'K plus the differences that wrap around; None unless there are two axes."""
+        """The eigenvalues of K'K for differences that wrap around; None unless there are two axes."""
         if len(self.shape) != 2:
             return None
         turns = [torch.arange(n, dtype=torch.float64, device="cpu") * (2 * math.pi / n) for n in self.shape]

@@ -14,9 +14,9 @@ from lmd.errors import InputError
 from lmd.operators.base import LinearOperator, norm_estimate
 from lmd.terms.base import size_of
 
-ADJOINT_TOLERANCE = 1e-3  # largest |<Ax, z> - <x, A'z>| / (||Ax|| ||z||); `adjoint_error` covers smaller ones
+ADJOINT_TOLERANCE = 1e-3  # largest accepted |<Ax, z> - <x, A'z>| / (||Ax|| ||z||); `adjoint_error` covers smaller ones
 MAX_EXACT = 128  # entries of x up to which the error of A'z is measured along every unit vector
-PROBES = 16  # random directions along which that error is measured for larger x
+PROBES = 16  # random directions along which the error of A'z is measured for larger x
 LOW_QUANTILE = 0.565  # a sum of PROBES squared normal numbers is below this with probability 1e-9
 LINEARITY_FACTOR = 16  # assumed ratio of the rounding of A to the measured deviation from linearity
 
@@ -76,8 +76,8 @@ class FromFunctions(LinearOperator):
     def adjoint_error(self, z: Tensor) -> Tensor:
         r"""Bound the norm of e = A'z - adjoint(z), using <d, e> = <Ad, z> - <d, adjoint(z)> for directions d.
 
-        If the directions are all unit vectors, these are the entries of e. For normal random directions, \sum <d, e>^2
-        is ||e||^2 times a chi-squared number; the bound fails with probability 1e-9.
+        If the directions are all unit vectors, <d, e> are the entries of e. For normal random directions, \sum <d, e>^2
+        is ||e||^2 times a chi-squared variable; the bound fails with probability 1e-9.
         """
         directions, images, least = self._probes
         rows = z.double().flatten(2)

@@ -97,11 +97,11 @@ class Mask(LinearOperator):
 
 
 class Stack(LinearOperator):
-    """x to (s_1 K_1 x, s_2 K_2 x, ...), flattened instance by instance and joined: z `(B, n)`.
+    """Map x to (s_1 K_1 x, s_2 K_2 x, ...), flattened instance by instance and joined: z `(B, n)`.
 
     Args:
         parts: The operators K_j, at least one.
-        shapes: The shape of K_j x of one instance, for each part.
+        shapes: For each part, the shape of K_j x without the batch dimension.
         scales: A positive factor s_j for each part; None is 1.
 
     >>> from lmd.operators import Differences, Identity

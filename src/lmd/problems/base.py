@@ -184,7 +184,7 @@ class Problem(Part, abc.ABC):
 
 
 class FunctionProblem(Problem):
-    """A plain convex function from points `(B, ...)` to values `(B,)` as a problem; subgradients are autograd's."""
+    """A plain convex function from points `(B, ...)` to values `(B,)` as a problem; autograd computes subgradients."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function
@@ -218,7 +218,7 @@ def check_values(problem: Problem, values: object, x: Tensor) -> Tensor:
 
 
 def offers(problem: Problem, needs: tuple[str, ...]) -> bool:
-    """Return whether a problem has all of these capabilities: attributes that are not None, or closed forms.
+    """Return whether a problem has all of these capabilities: attributes that are not None, or a closed-form minimiser.
 
     A dotted name such as "f.strong_convexity" is an attribute of an attribute.
     """
@@ -299,7 +299,7 @@ class Split(NamedTuple):
 
     value: Callable[[Tensor], Tensor]
     gradient: Callable[[Tensor], Tensor]
-    term: Term | None  # None if there is neither
+    term: Term | None  # None if the problem has no penalty and no domain
 
     def prox(self, x: Tensor, step: Scale) -> Tensor:
         """Return argmin_v h(v) + ||v - x||^2 / (2 step) for the term h, or x if there is no term."""
@@ -307,7 +307,7 @@ class Split(NamedTuple):
 
 
 def split_of(problem: Any) -> Split:
-    """Split a problem into the parts that proximal methods need; if it has a domain, a penalty is in the function."""
+    """Split a problem into the parts that proximal methods need; with a domain, the function includes a penalty."""
     if not isinstance(problem, PenalisedProblem) or problem.domain is not None:
         return Split(problem.value, problem.subgradient, problem.domain)
     return Split(problem.problem.value, problem.misfit_gradient, problem.penalty)
@@ -334,7 +334,7 @@ class Family(abc.ABC):
 
     @property
     def inside(self) -> Family:
-        """The wrapped family, or this family itself."""
+        """The wrapped family, or this family itself if it wraps none."""
         return self
 
     def harder(self) -> dict[str, Family]:

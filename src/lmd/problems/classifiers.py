@@ -1,4 +1,4 @@
-"""Linear classifiers on fixed features: support vector machines and cross entropy (sections 4.2, 5.1)."""
+"""Linear classifiers on fixed features: support vector machines and cross entropy (paper, sections 4.2, 5.1)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SubsetProblem(Problem):
     Args:
         features: phi `(m, d)`, or `(S, m, d)` for S data sets.
         labels: `(m,)` or `(S, m)`.
-        starts: Consecutive instances on each data set: the batch has S * starts.
+        starts: The number of consecutive instances on each data set: the batch has S * starts instances.
     """
 
     batched = ("subset",)
@@ -65,7 +65,7 @@ class SubsetProblem(Problem):
 
     @property
     def terms(self) -> int:
-        """m: one for each pair of a data set."""
+        """m, the number of pairs in a data set."""
         return self.features.shape[1]
 
     def minibatch(self: Subset, indices: Tensor) -> Subset:
@@ -155,8 +155,8 @@ class SubsetFamily(Family):
     Args:
         features: `(n, d)`, from which subsets are drawn.
         labels: `(n,)`.
-        subset: Pairs of a feature and a label in a data set.
-        subsets: Data sets per sample, which share its instances evenly.
+        subset: The number of pairs of a feature and a label in each data set.
+        subsets: The number of data sets per sample; each has equally many instances.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, subset: int, subsets: int) -> None:
@@ -325,7 +325,7 @@ class SVMFamily(SubsetFamily):
     """SVMs on random subsets of the pairs of two classes, by default the paper's classes 4 and 9.
 
     Args:
-        labels: Labels `(n,)`, in which pairs of further classes are left out.
+        labels: `(n,)`; pairs of other classes are left out.
         classes: The two classes to separate: the first gets y = -1, the second y = 1.
         C: The weight of the hinge losses, positive.
     """
@@ -357,8 +357,8 @@ class SVMFamily(SubsetFamily):
         return SVM(features, labels, self.C, starts)
 
 
-# Least score relative to the highest one; lower scores are clamped. exp(-60) is negligible beside 1, and random starts
-# would give subnormal numbers, with which processors compute a hundred times slower.
+# Least score relative to the highest one; lower scores are clamped, as exp(-60) is negligible beside 1. Without this,
+# random starts would give subnormal numbers, with which processors compute a hundred times slower.
 MIN_SCORE = -60.0
 
 
@@ -436,8 +436,8 @@ class LinearClassifier(SubsetProblem):
 
         M_k = ridge I + mean_i s_ik (1 - s_ik + caution) phi_i phi_i', where s_ik is the distance of the probability of
         class k from 0, or from 1 for the pair's own class. With caution 0 and all pairs, M_k is the second derivative
-        along row k of W, which vanishes for pairs far on the wrong side although their gradients do not. The sum is
-        over the `share` of the pairs with the least probability of their own class, at least 2 d; the gradient has all.
+        along row k of W, which vanishes for pairs far on the wrong side although their gradients do not. M_k sums over
+        the `share` of pairs with the least probability of their own class, at least 2 d pairs; the gradient uses all.
         """
         pairs, width = self.features.shape[1:]
         taken = min(pairs, max(math.ceil(share * pairs), 2 * width))

@@ -1,4 +1,4 @@
-"""Composite problems: a term f of x itself, and terms g_j behind linear operators K_j."""
+"""Composite problems: the sum of a term f of x itself and terms g_j of K_j x, with linear operators K_j."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_CONSTANT_GAUGE = 0.9
 
 
 class Composite(Problem):
-    r"""F(x) = f(x) + \sum_j g_j(K_j x): a term f, and terms g_j behind linear operators K_j.
+    r"""F(x) = f(x) + \sum_j g_j(K_j x): a term f, and terms g_j composed with linear operators K_j.
 
     Let K stack all K_j, let g be the sum of all g_j, and g*(p) = sup_z <z, p> - g(z). The problem and its dual are
 
@@ -104,7 +104,7 @@ class Composite(Problem):
 
     @property
     def data_smoothness(self) -> Scale:
-        """A Lipschitz constant of the gradient of f, as a unit of steps; 1 if there is none or it is 0."""
+        """A Lipschitz constant of the gradient of f, used as a unit of step sizes; 1 if there is none or it is 0."""
         constant = self.f.smoothness
         return 1.0 if constant is None or (isinstance(constant, float) and constant == 0) else constant
 
@@ -169,9 +169,9 @@ class Composite(Problem):
         return values, torch.where(finite, violation, violation + size_of(away))
 
     def smoothed_gradient(self, x: Tensor, width: Scale) -> tuple[Tensor, Tensor]:
-        """Return p and the gradient of f(x) + g_w(Kx); g_w(z) = max_p <z, p> - g*(p) - w/2 ||p||^2 (Moreau envelope).
+        """Return the gradient of f(x) + g_w(Kx), and the p that attains g_w(z) = max_p <z, p> - g*(p) - w/2 ||p||^2.
 
-        g - w/2 max ||p||^2 <= g_w <= g ([Nesterov 2005](https://doi.org/10.1007/s10107-004-0552-5)).
+        Moreau envelope: g - w/2 max ||p||^2 <= g_w <= g ([Nesterov 2005](https://doi.org/10.1007/s10107-004-0552-5)).
         """
         p, _ = self._smoothed_dual(self.operator(x), width)
         return self.f.subgradient(x) + self.operator.adjoint(p), p
@@ -199,7 +199,7 @@ class Composite(Problem):
         """Return p projected onto the domain of g*, and scaled such that -K'p is in the domain of f*.
 
         The scaling allows for the rounding of K'p: if e is the error of its entries, gauge(K'p + e) is at most
-        gauge(K'p) + gauge(e), and gauge(e) is largest if all entries of e have their bound and the same sign.
+        gauge(K'p) + gauge(e), and gauge(e) is largest if all entries of e attain their bound with the same sign.
         """
         p = self.g.project(p)
         if self.f.conjugate_is_finite:
@@ -214,7 +214,7 @@ class Composite(Problem):
 
     @cached_property
     def feasible_block(self) -> duality.FeasibleBlock | None:
-        """The block that makes dual points feasible if the domain of f* is a cone; scaling cannot reach a cone."""
+        """The block that makes dual points feasible if the domain of f* is a cone, where scaling them does not help."""
         return duality.FeasibleBlock.find(self) if self.f.conjugate_is_cone else None
 
     def dual_error(self, p: Tensor) -> Tensor:
@@ -280,7 +280,7 @@ class Composite(Problem):
 
     @property
     def beside(self) -> list[Block]:
-        """All blocks without the block of the differences."""
+        """All blocks except the block of the differences."""
         return [block for j, block in enumerate(self.blocks) if j != self._place]
 
     @property
@@ -309,9 +309,9 @@ class Composite(Problem):
 
     @property
     def beside_spectrum(self) -> Tensor | None:
-        """The eigenvalues `(H, W // 2 + 1)` of the Hessian of the blocks without the differences, f left out.
+        """The eigenvalues `(H, W // 2 + 1)` of the Hessian of all blocks except the differences, without f.
 
-        They are known if each block is c ||z - y||^2 behind a circulant operator on images; otherwise None.
+        They are known if each block is c ||Kx - y||^2 with a circulant operator K on images; otherwise None.
         """
         if self.differences is None or self.differences.wrapped_spectrum is None:
             return None
@@ -323,8 +323,8 @@ class Composite(Problem):
         """Return the range of x over the size of a dual entry of the differences `(B,)`; NaN if unknown.
 
         Steps of primal-dual methods are multiples of this ratio. The range is the width of the domain of f, if that is
-        bounded, and otherwise the range of x itself. The size of a dual entry is the weight, or less if less balances
-        the misfit of a constant point: see `range_ratio`.
+        bounded, and otherwise the range of x itself. The size of a dual entry is the weight, or less if a smaller
+        dual point balances the misfit of a constant point: see `range_ratio`.
         """
         if self.differences is None:
             return x.new_full((len(x),), torch.nan)
@@ -341,7 +341,7 @@ class Composite(Problem):
         """Return the mean of x over each channel, and whether the dual point suggests that it is the minimiser `(B,)`.
 
         If the optimal dual point is inside its bound, the minimiser has no differences. Differences that are left in x
-        cost more for larger weights. The nearest datum replaces the mean if its value is lower.
+        cost more for larger weights. The nearest datum replaces the mean if f is lower there.
         """
         if self.differences is None or x.ndim < 3:
             return x, torch.zeros(len(x), dtype=torch.bool, device=x.device)

@@ -1,4 +1,4 @@
-"""Derivatives of minimisers by the tensors of their problems: data, weights, maps of weights."""
+"""Derivatives of minimisers with respect to the tensors of their problems: data, weights, maps of weights."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def check_transforms() -> None:
 
 
 def differentiate(problem: Problem, x: Tensor, dual: Tensor) -> Tensor:
-    r"""Return the minimisers x `(B, ...)`, with derivatives by every tensor of the problem that requires a gradient.
+    r"""Return the minimisers x `(B, ...)`, differentiable in every tensor of the problem that requires a gradient.
 
     In F(x) = f(x) + \sum_j g_j(K_j x), one K_j takes differences along axes, its g_j is a norm of them, and all other
     terms are smooth. If a difference (in the isotropic form, all differences of a pixel) is 0 and its dual entry is
     inside the ball, the difference stays 0 for small changes of the data. So x is constant on *regions*, and F is
-    smooth on images that are. There 0 = P F'(x), with P the mean over regions. By the implicit function theorem
+    smooth on images constant on them. There 0 = P F'(x), with P the mean over regions. By the implicit function theorem
 
         dx = -(P F'' P)^{-1} P dF',
 
-    where dF' is the change of F' by the data at fixed x. In anisotropic denoising F'' is a multiple of the identity,
+    where dF' is the change of F' with the data at fixed x. In anisotropic denoising F'' is a multiple of the identity,
     and dx is exactly the mean over regions ([Tibshirani and Taylor 2011](https://doi.org/10.1214/11-AOS878)). Otherwise
     P F'' P is inverted by conjugate gradients. Regions at an end of a box do not move, nor do regions without
     curvature, such as holes.
@@ -95,7 +95,7 @@ class _System:
                 self.free = (self._sums(held.expand_as(x).to(x)) == 0).to(x)
 
     def _sums(self, v: Tensor) -> Tensor:
-        """Return the sum of v over each region, flattened; it stands at the first pixel of the region."""
+        """Return the sum of v over each region, flattened; it is stored at the first pixel of the region."""
         return v.new_zeros(v.numel()).index_add_(0, self.regions, v.flatten())
 
     def project(self, v: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class _System:
 
 
 def _regions(x: Tensor, kinks: Tensor) -> Tensor:
-    """Return the index of the first pixel of its region for each pixel of x `(B, C, *size)`, flattened.
+    """Return, for each pixel of x `(B, C, *size)`, the index of the first pixel of its region; flattened.
 
     `kinks` `(B, C, axes, *size)` marks the differences to the next pixel that stay 0. Each root takes the least root of
     its neighbours until none changes; the number of rounds is about the logarithm of the number of pixels

@@ -77,7 +77,7 @@ class FeasibleBlock(Part):
 
 
 def proven_gap(problem: Composite, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return F(x), the computed gap and the room for its rounding `(B,)`, in float64."""
+    """Return F(x), the computed gap and a bound on its rounding `(B,)`, in float64."""
     _ = problem.feasible_block, problem.operator.norm  # computed once here; `double` converts them with the rest
     x, exact, eps = x.double(), problem.double(), torch.finfo(torch.float64).eps
     value, gap, rounding = evaluate(exact, x, exact.feasible_dual(dual.double()))
@@ -125,7 +125,7 @@ def onto_domains(problem: Composite, x: Tensor, Kx: Tensor) -> Tensor:
 
 
 def zero_is_exact(problem: Composite) -> bool:
-    """Return whether a computed value of 0 is exact and minimal, as for exact terms of x and of its differences."""
+    """Return whether a computed value of 0 is exact and minimal: f and one term of differences are `zero_is_exact`."""
     f, g = problem.f, problem.regularisers[0]
     is_alone = len(problem.regularisers) == 1 and problem.operator.grid is not None
     return is_alone and f.zero_is_exact and g.zero_is_exact

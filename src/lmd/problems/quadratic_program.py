@@ -27,7 +27,7 @@ class QuadraticProgram(Composite):
     r"""min x'Px / 2 + q'x + r over low <= x <= high and l <= Ax <= u; x, q `(B, n)`.
 
     Bounds may be infinite. Any dual point (p for the box, y for the inequalities) gives a lower bound on the minimum:
-    r - (q + p + A'y)'P^{-1}(q + p + A'y) / 2, minus the largest <x, p> and the largest <z, y> over both boxes
+    r - (q + p + A'y)'P^{-1}(q + p + A'y) / 2, minus the largest <x, p> + <z, y> for low <= x <= high, l <= z <= u
     ([Boyd and Vandenberghe 2004](https://web.stanford.edu/~boyd/cvxbook/), section 5.2).
 
     Args:
@@ -36,7 +36,7 @@ class QuadraticProgram(Composite):
         low, high: Bounds of x: a number, `(n,)` or `(B, n)`.
         A: `(m, n)` or `(B, m, n)`; None if there are no inequalities.
         l, u: Bounds of Ax: a number, `(m,)` or `(B, m)`.
-        r: A constant added to all values: a number, or one per instance `(B,)`. Tolerances are relative to values.
+        r: A constant added to all values: a number, or one per instance `(B,)`. Relative tolerances depend on it.
 
     >>> import lmd
     >>> problem = QuadraticProgram(torch.eye(2), torch.tensor([[-3.0, 0.5]]), low=0.0, high=1.0)
@@ -90,14 +90,14 @@ class ControlFamily(Family):
 
     s_{t+1} = F s_t + G v_t for `horizon` steps, with inputs v_t between -limit and limit and cost
     \sum (s'Qs + v'Rv) / 2. Eliminating the states gives a box-constrained program in the inputs, with the same P for
-    all and q linear in s_0. F `(states, states)`, slightly unstable for a badly conditioned P, and G are drawn once.
+    all and q linear in s_0. F `(states, states)` and G are drawn once; F is slightly unstable, P badly conditioned.
 
     Args:
         states: Number of entries of a state.
         inputs: Number of entries of an input.
         horizon: Number of time steps; a problem has horizon * inputs variables.
         limit: The largest size of an entry of an input, positive.
-        effort: R is this times the identity; Q is the identity.
+        effort: R is `effort` times the identity; Q is the identity.
         seed: The seed of F and G.
     """
 
@@ -269,7 +269,7 @@ def _coordinates(A: Any, bounded: Any) -> tuple[Any, Any]:
         return np.eye(A.shape[1]), np.zeros(A.T.shape)
     following, left = np.empty(0, dtype=int), A.astype(float)
     for preferred in filter(len, (np.flatnonzero(~bounded), np.flatnonzero(bounded))):
-        q, r, order = qr(left[:, preferred], pivoting=True)  # takes the longest remaining column, one after the other
+        q, r, order = qr(left[:, preferred], pivoting=True)  # each step takes the longest remaining column
         count = min(int((np.abs(np.diag(r)) > 1e-8 * scale).sum()), rank - len(following))
         following = np.append(following, preferred[order[:count]])
         left = left - q[:, :count] @ (q[:, :count].T @ left)
@@ -282,10 +282,10 @@ def _coordinates(A: Any, bounded: Any) -> tuple[Any, Any]:
 def from_cvxpy(problem: Any, parameters: Mapping[Any, Draw], dtype: torch.dtype = torch.float32) -> CVXPYFamily:
     """Return a family to learn a solver for, from a CVXPY problem with parameters.
 
-    `problem` is a quadratic program with one minimiser that is disciplined in its parameters, in the sense of CVXPY
+    `problem` is a quadratic program with a single minimiser, disciplined in its parameters in the sense of CVXPY
     ([Agrawal et al. 2019](https://arxiv.org/abs/1910.12430)). Only linear terms and right-hand sides may depend on the
     parameters. Equations are eliminated: a sample is a `QuadraticProgram` in the coordinates that they leave free. Its
-    values are the objective of CVXPY, negated if that is maximised; `unpack` returns the variables.
+    values are those of the CVXPY objective, negated if that is maximised; `unpack` returns the variables.
 
         s = cvxpy.Parameter(4, name="s")
         family = from_cvxpy(problem, {s: lambda batch, generator: torch.randn(batch, 4, generator=generator)})

@@ -116,8 +116,8 @@ class LeastSquaresFamily(Family):
 class Lasso(Composite):
     r"""F_i(x) = 1/2 ||A x - b_i||^2 + weight_i ||x||_1 with one A `(m, d)` for the batch; b `(B, m)`, x `(B, d)`.
 
-    As a composite problem, f is the weighted l1 norm, K is A, and g(z) = 1/2 ||z - b||^2. Dual points q `(B, m)` have
-    g*(q) = 1/2 ||q||^2 + <b, q>, and at the solution q = Ax - b. They are feasible if |A'q| <= weight in each entry,
+    As a composite problem, f is the weighted l1 norm, K is A, and g(z) = 1/2 ||z - b||^2. For dual points q `(B, m)`,
+    g*(q) = 1/2 ||q||^2 + <b, q>, and q = Ax - b at the solution. They are feasible if |A'q| <= weight in each entry,
     as min_x weight ||x||_1 + <u, x> is otherwise -infinity for u = A'q. `gap` takes the best feasible multiple of q.
     Proximal methods also solve the lasso, with f as their `penalty`.
 
@@ -144,14 +144,14 @@ class LassoFamily(Family):
     r"""Lassos with sparse x observed through one random matrix: b = A x + noise.
 
     A `(m, d)` has entries N(0, 1/m), drawn once from `seed`, or is given; x has `nonzeros` entries N(0, 1). The weight
-    is `share` times ||A'b||_inf, from which on the solution is 0. The start is 0.
+    is `share` times ||A'b||_inf, the smallest weight whose solution is 0. The start is 0.
 
     Args:
         m: Rows of A, if A is drawn.
         d: Columns of A, if A is drawn.
         nonzeros: The number of nonzero entries of x.
         noise: The standard deviation of the noise.
-        share: The weight of an instance over ||A'b||_inf.
+        share: The ratio of the weight of an instance to ||A'b||_inf.
         A: The matrix `(m, d)`; None draws one.
         seed: The seed of A.
         dtype: The dtype of the problems and the starting points.

@@ -36,7 +36,7 @@ class SimplexProblem(Problem):
 
 
 def kl_divergence(x: Tensor, y: Tensor) -> Tensor:
-    r"""\sum_i x_i log(x_i / y_i) - x_i + y_i of each instance, x, y `(B, d)` to `(B,)`: KL(x || y) on the simplex.
+    r"""Return \sum_i x_i log(x_i / y_i) - x_i + y_i `(B,)` for x, y `(B, d)`, which is KL(x || y) on the simplex.
 
     The sum is evaluated without cancellation near y and is never negative (`lmd.terms.entropy.divergence`).
     Entries of x and y below the smallest normal number are raised to that number.
@@ -48,7 +48,7 @@ def kl_divergence(x: Tensor, y: Tensor) -> Tensor:
 class KLDivergence(SimplexProblem):
     r"""f(x) = KL(x || y) = \sum_i x_i log(x_i / y_i) over the simplex; x, y `(B, d)`.
 
-    `kl_divergence` evaluates f with y_i - x_i added to each term; on the simplex these sum to 0. Therefore the gradient
+    `kl_divergence` evaluates f with y_i - x_i added to each term; their sum is 0 on the simplex. Therefore the gradient
     log(x / y) differs from the usual one by the constant 1, which is orthogonal to the simplex.
     """
 

@@ -1,4 +1,4 @@
-"""Total variation models: any misfit behind any operator, and the models of sections 5.2 and 5.3 of the paper."""
+"""Total variation models: any misfit with any operator, and the models of sections 5.2 and 5.3 of the paper."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TVModel(Composite):
     terms do not depend on x. *The box* `box` is a constraint; with A it is [0, 1] by default. Without A, a minimiser
     lies between the least and the largest y of each channel, clipped to the box: clipping x to these ends lengthens no
     difference and moves no entry away from its y, see `TVInpainting`. So the dual problem uses these ends, which makes
-    it finite for every dual point; it needs none if the conjugate of the misfit is finite, as it is for squares.
+    it finite for every dual point; they are not needed if the conjugate of the misfit is finite, as for squares.
 
     Args:
         misfit: A term about data y `(B, C, ...)`, such as `Squares(y)`.
@@ -80,7 +80,7 @@ class TVModel(Composite):
     """
 
     batched = ("noisy", "weight")
-    data_argument: ClassVar[str] = "misfit"  # what errors call the data
+    data_argument: ClassVar[str] = "misfit"  # the name of the data in error messages
     scale = 1.0  # 1/2 in the halved form
 
     def __init__(
@@ -193,7 +193,7 @@ class TVInpainting(TVModel):
     r"""F(x) = ||Z (x - y)||^2 + weight TV(x), or half of it; y = `noisy` `(B, C, *size)`.
 
     Z is the `mask`, 1 where a pixel is kept and 0 where it is lost: `size`, `(B, 1, *size)` or `(B, C, *size)`, with
-    at least one kept pixel in each image and channel. What y holds at lost pixels does not matter to F.
+    at least one kept pixel in each image and channel. F does not depend on y at lost pixels.
 
     *The box.* Let [low, high] be the range of y over the kept pixels of one image and channel. Clipping x to it moves
     no kept pixel away from its y and lengthens no difference, so F(clip(x)) <= F(x). The minimum over the box is thus
@@ -264,15 +264,15 @@ class TVDeblurring(TVModel):
 
 
 class TVTomography(TVModel):
-    """F(x) = ||Ax - y||^2 + weight TV(x) over 0 <= x <= 1, or half of it; A the projections of `ParallelBeam`.
+    """F(x) = ||Ax - y||^2 + weight TV(x) over 0 <= x <= 1, or half of it; A is a `ParallelBeam`.
 
-    The start is the flat image with the mean that the sinogram shows. See `TVModel`, also for the other arguments.
+    The start is a constant image with the mean that the sinogram implies. See `TVModel`, also for the other arguments.
 
     Args:
         noisy: y, the sinograms `(B, C, angles, detectors)`.
         size: The size of the images, (H, W).
         halved: Whether to halve the objective, which keeps the minimiser.
-        beams: A, which many problems may share; None is `ParallelBeam` of this size and as many angles as y has.
+        beams: A, which many problems may share; None is a `ParallelBeam` of this size with as many angles as y.
     """
 
     def __init__(
@@ -353,14 +353,14 @@ class SecondOrderModel(Composite):
         return self.slopes.split(X)[0]
 
     def step_scale(self, x: Tensor) -> Tensor:
-        """Return the range of the data over the size of dual points `(B,)`: the weight, or less if it is large."""
+        """Return the range of the data over the expected size of dual entries `(B,)`; see `range_ratio`."""
         y, misfit = self.noisy, self.f.terms[0]
         extent = y.flatten(1).amax(dim=1) - y.flatten(1).amin(dim=1)
         mean = y.mean(dim=tuple(range(2, y.ndim)), keepdim=True).expand_as(y)
         return range_ratio(extent, self.weight, misfit.subgradient(misfit.nearest(mean)))
 
     def levelled(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the plane nearest to x in each channel, and whether dual points suggest that it is enough `(B,)`.
+        """Return the plane nearest to x in each channel, and whether the dual point suggests it as minimiser `(B,)`.
 
         `Composite` takes means; this model takes planes, because planes cost nothing here.
         """
@@ -370,7 +370,7 @@ class SecondOrderModel(Composite):
         along = tuple(range(2, image.ndim))
         centred = [torch.arange(n, dtype=torch.float64, device=x.device) - (n - 1) / 2 for n in image.shape[2:]]
         places = torch.stack(torch.meshgrid(*centred, indexing="ij"))  # pixels from the middle `(axes, *size)`
-        squares = places.square().flatten(1).mean(dim=1).clamp(min=0.25)  # 0 along an axis of one pixel, 0.25 of two
+        squares = places.square().flatten(1).mean(dim=1).clamp(min=0.25)  # 0 for an axis of one pixel, 0.25 for two
         slopes = (image.unsqueeze(2) * places).flatten(3).mean(dim=3) / squares
         mean, plane = image.mean(dim=along, keepdim=True), torch.einsum("bca,a...->bc...", slopes, places)
         # The largest share of the plane, at most 1, that keeps its sum with the mean in the box
@@ -448,7 +448,7 @@ def check_range(argument: str, y: Tensor, weight: Tensor) -> None:
 
 
 def variation_norm(weight: Scale, isotropic: bool, coupled: bool = False, huber: float = 0.0) -> Term:
-    """Return weight TV as a term of differences `(B, C, axes, *size)`; its form sets the axes of the lengths."""
+    """Return weight TV as a term of differences `(B, C, axes, *size)`; the options set the axes of the lengths."""
     axes: Axes = (*((1,) if coupled else ()), *((2,) if isotropic else ()))
     if huber > 0:
         return Huber(weight, huber, axes)
@@ -463,7 +463,7 @@ def boxed(misfit: Term, box: Interval | None) -> Term:
 
 
 def within_range(misfit: Term, box: Interval | None) -> Term:
-    """Return the misfit in the part of the box that is in the range of its data, where TV models have a minimiser.
+    """Return the misfit in the range of its data, clipped to the box, where TV models have a minimiser.
 
     This holds for any box and any lost data. If the conjugate of the misfit is finite, the ends are two numbers for all
     instances, and there are none if all data are in the box.
@@ -503,8 +503,8 @@ def average_squares(y: Tensor) -> Tensor | None:
 def refine_dual(p: Tensor, *size: int) -> Tensor:
     """Return the dual field `(B, C, axes, *size)` of the finer grid that corresponds to p of the coarser grid.
 
-    x = y - K'p / 2s then has the means of the coarser solution. The field is 2p on both pairs of pixels between two
-    squares, and the mean of the values on both sides inside a square. It is bounded by 2b if p is bounded by b.
+    For the misfit s ||x - y||^2, x = y - K'p / 2s then has the means of the coarser solution. The field is 2p on both
+    pairs of pixels between two squares, the mean of both sides inside a square, and at most 2b if p is at most b.
     """
     fields = p.new_empty(*p.shape[:3], *size)
     for along, flow in enumerate(p.unbind(dim=2), 2):

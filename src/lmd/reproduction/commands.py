@@ -85,7 +85,7 @@ def demo(out: str, seed: int, as_json: bool) -> None:
     from lmd.reproduction import experiments
 
     folder = writable_folder("out", out)
-    torch.set_num_threads(1)  # small problems, on which several threads of a busy machine wait for each other
+    torch.set_num_threads(1)  # for small problems, several threads only wait for each other on a busy machine
     _reproduce_all(experiments.TOUR, folder, "quick", seed, as_json=as_json)
 
 
@@ -105,7 +105,7 @@ def reproduce(
 
     \b
     Writes OUT/NAME/metrics.json, OUT/NAME/figures/*.png, OUT/NAME/run.log.jsonl and OUT/index.html.
-    With `all`, --images is for the experiments that have test images. One that fails is skipped; the page says so.
+    With `all`, --images is for experiments with test images. A failed experiment is skipped and named on the page.
     Examples
       lmd reproduce simplex --preset standard --out results
       lmd reproduce denoise --preset standard --images my-photographs
@@ -121,7 +121,7 @@ def reproduce(
     if name != "all":
         chosen = [check_choice("experiment", name, (*experiments.names(), "all"))]
     if images is not None:
-        read_images(images)  # what is wrong with them is said before anything is run
+        read_images(images)  # report bad images before anything is run
     if data_dir is not None:
         os.environ["LMD_DATA"] = str(named_folder("data-dir", data_dir))
     folder = writable_folder("out", out)
@@ -158,9 +158,9 @@ def _reproduce_all(
     images: str | None = None,
     as_json: bool,
 ) -> None:
-    """Run experiments one after the other, as they measure seconds, print their tables and write the page.
+    """Run experiments one after the other, so that times are not disturbed; print their tables and write the page.
 
-    Of several, one that fails is skipped: the others are run, the page says which is missing, and the exit code is 1.
+    If one of several experiments fails, the others are run, the page names the missing one, and the exit code is 1.
     """
     import torch
 
@@ -169,7 +169,7 @@ def _reproduce_all(
     from lmd.reproduction.page import write_page
 
     if len(names) > 1 and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)  # most have problems too small for several threads, and numbers are those of one
+        torch.set_num_threads(1)  # most problems are too small for several threads, and our results use one
     skipped: dict[str, str] = {}
     for place, name in enumerate(names, 1):
         experiment = experiments.get(name)
@@ -348,7 +348,7 @@ def _bench_choices(names: tuple[str, ...], choices: dict[str, Any]) -> dict[str,
         from lmd.reproduction.datasets import read_images
 
         given["images"] = Path(given["images"])
-        read_images(given["images"])  # what is wrong with them is said before anything is run
+        read_images(given["images"])  # report bad images before anything is run
     return {"problems": names, **given} if names else given
 
 
@@ -368,7 +368,7 @@ def check(solver: str, out: str, iterations: int, family: str | None, seed: int)
     """Check whether SOLVER, a name or a folder, keeps its promises on its family and on harder problems.
 
     \b
-    The exit code is 1 if a promise is broken, also one that `lmd learn` made about its class.
+    The exit code is 1 if a promise is broken, including one that `lmd learn` made about the class.
     Solvers of `lmd import` and `lmd learn` do not store their family: name it with --family.
     Examples
       lmd check least-squares-quadratic-10 --out check

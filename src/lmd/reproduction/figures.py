@@ -1,4 +1,4 @@
-"""One look for every figure: colours that stay with a method, log axes, legends beside the curves."""
+"""The common style of all figures: one colour per method, log axes, labels beside the curves."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ def method_colour(method: str) -> str:
 def plot_curve(
     axes: Any, x: Sequence[float], y: Sequence[float], method: str, style: Any = "solid", *, faint: bool = False
 ) -> None:
-    """Plot the curve of a method in its colour; `faint` ones, of step sizes that are not the best, get no label."""
+    """Plot the curve of a method in its colour; a `faint` curve, for a step size that is not the best, has no label."""
     look = {"linewidth": 0.9, "alpha": 0.22} if faint else {"linewidth": 2.4}
     axes.plot(x, y, color=method_colour(method), linestyle=style, label=f"_{method}" if faint else method, **look)
 
 
 def label_lines(axes: Any, apart: float = 0.065, *, margin: bool = True) -> None:
-    """Label the lines at the right of the panel, or where they end, without overlaps.
+    """Label the lines at the right margin of the panel, or at their ends, without overlaps.
 
-    Call it when scales and limits are set: a line's end is the last point that is inside them.
+    Set scales and limits first: the end of a line is its last point inside the panel.
     """
     ends = []
     for line in axes.get_lines():
@@ -96,7 +96,7 @@ def label_lines(axes: Any, apart: float = 0.065, *, margin: bool = True) -> None
 
 
 def spread(heights: Sequence[float], apart: float) -> list[float]:
-    """Return ascending heights, moved little so that neighbours are `apart`, within [0, 1] if possible."""
+    """Return ascending heights, shifted so that neighbours are at least `apart`, within [0, 1] if possible."""
     found = list(heights)
     for i in range(1, len(found)):
         found[i] = max(found[i], found[i - 1] + apart)

@@ -16,7 +16,7 @@ from lmd.core.files import inside, read_json, writable_folder, write_text
 from lmd.errors import FileError
 from lmd.reproduction.tables import CORE
 
-MAX_INTEGER = 2**53  # the largest whole number that is told from its neighbours everywhere
+MAX_INTEGER = 2**53  # whole numbers up to this one are exact in double precision
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """Whether `value` is a number that floating point holds."""
+    """Return whether `value` is a finite number, and exact in double precision if it is an integer."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return math.isfinite(value) if isinstance(value, float) else abs(value) <= MAX_INTEGER
@@ -57,7 +57,7 @@ def _is_fact(value: object) -> bool:
 
 
 def _is_figure(value: object) -> bool:
-    """A file and a caption; `frames`, their names, where the file shows several pictures one under the other."""
+    """Return whether `value` has a file and a caption; `frames` names the pictures stacked in the file, if several."""
     if not isinstance(value, dict) or not all(_is_text(value.get(key)) for key in ("file", "caption")):
         return False
     frames = value.get("frames", [])
@@ -81,7 +81,7 @@ def _object_of(holds: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, dict) and all(map(holds, value.values()))
 
 
-# what each entry has to be, as a check and in words
+# a check of each entry, and the accepted values in words
 _ENTRIES: dict[str, tuple[Callable[[object], bool], str]] = {
     "experiment": (_is_text, "text"),
     "title": (_is_text, "text"),
@@ -107,15 +107,15 @@ class Reading:
 
     tables: list[Table]
     headline: str = ""  # one sentence with numbers in it
-    command: str = ""  # what made it
-    place: int = 0  # sections are in the order of their places
+    command: str = ""  # the command that wrote the metrics.json
+    place: int = 0  # sections are sorted by it
 
 
-Read = Callable[[dict[str, Any]], Reading]  # from a metrics.json to what it says, such as `experiments.read`
+Read = Callable[[dict[str, Any]], Reading]  # prepares a metrics.json for the page, such as `experiments.read`
 
 
 def find_metrics(folder: str | Path) -> list[Path]:
-    """Every metrics.json under a folder, in the order of their paths; one that leads out of the folder is refused."""
+    """Return the sorted paths of all metrics.json under a folder; raise a FileError if one leads out of the folder."""
     root = Path(folder)
     if not root.is_dir():
         raise FileError("folder", f"no folder {root}", "a folder that `lmd reproduce` wrote to")
@@ -163,7 +163,7 @@ def _section(path: Path, read: Read) -> dict[str, Any]:
 
 
 def _inline(folder: Path, figure: dict[str, Any]) -> dict[str, Any]:
-    """A figure of the folder for the page; a file that lies elsewhere, or is no PNG, is refused."""
+    """Return a figure to embed in the page; raise a FileError if its file is outside the folder or not a PNG."""
     file = inside("figure", folder, folder / figure["file"])
     if not file.is_file():
         raise FileError("figure", f"no file {file}", "the figures that metrics.json names")

@@ -1,4 +1,4 @@
-"""Training the solvers that ship from their recipes, and measuring them for their cards."""
+"""Train the shipped solvers from their recipes, and measure them for their cards."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def origin(name: str, preset: str, *, retrain: bool = False) -> str:
 def obtain(
     name: str, preset: str, *, retrain: bool = False, seed: int = 0, progress: bool | None = None
 ) -> Solver[Any]:
-    """Load the shipped solver where there is one for this preset and its data, or train one; without a safeguard."""
+    """Return the shipped solver for this preset and its data if there is one, else train one; without a safeguard."""
     if ships_for(name, preset) and not retrain:
         return zoo.load(name, bare=True)
     return train_recipe(name, preset, seed=seed, progress=progress)
@@ -105,8 +105,8 @@ def make_card(name: str, preset: str, seed: int, solver: Solver[Any]) -> dict[st
 def measure(task: Task, recipe: Recipe, solver: Solver[Any], preset: str) -> dict[str, Any]:
     """Return the mean accuracy after the trained iterations on held-out instances.
 
-    The relative gap is (f - f*) / f*, with f(0) in place of f* where that is 0; the PSNR, where minimisers are known,
-    is 10 log10(1 / mean (x - x*)^2). All is in float64, where the source of the instances has it.
+    The relative gap is (f - f*) / f*, or (f - f*) / f(0) if f* is almost 0. The PSNR, if minimisers are known, is
+    10 log10(1 / mean (x - x*)^2). Both are computed in float64 if the source of the instances supports it.
     """
     data = recipe.source.name(preset)
     problem, x0, least, minimiser = _solved(recipe.family, recipe.source, task.reference, task.instances, data, preset)
@@ -127,17 +127,17 @@ def measure(task: Task, recipe: Recipe, solver: Solver[Any], preset: str) -> dic
 def _solved(
     make: Callable[[str], Family], source: Source, reference: Reference, count: int, data: str, preset: str
 ) -> tuple[Problem, Tensor, Tensor, Tensor | None]:
-    """Held-out problems, starts, minima and minimisers where they are known: the same for all solvers of a family."""
+    """Return held-out problems, starts, minima and, if known, minimisers; cached for all solvers of a family."""
     problem, x0 = held_out(make, source, count, preset)
     return problem, x0, *reference(problem, x0)
 
 
 def held_out(make: Callable[[str], Family], source: Source, count: int, preset: str) -> tuple[Problem, Tensor]:
-    """Problems like those of a family, from data that it does not train on; the same ones every time."""
+    """Return instances of a family on held-out data, and their starts; the same ones every time."""
     family: Family = source.held_out(make(preset), HeldOut(preset, dtype=torch.float64))
     return family.sample(count, torch.Generator().manual_seed(SEED))
 
 
 def data_sha256(recipe: Recipe, preset: str) -> str:
-    """The SHA-256 of what a recipe trains on: the images of the train fold, the digits, or a matrix."""
+    """Return the SHA-256 of the training data of a recipe: images of the train fold, digits, or a matrix."""
     return recipe.source.fingerprint(recipe.family, preset)

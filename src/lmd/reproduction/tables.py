@@ -1,6 +1,6 @@
 """Rows, the flat records that every experiment writes, and tables made from them.
 
-A row is `{"method", "iteration", "metric", "value", **settings}`; the value of a number that is not finite is None.
+A row is `{"method", "iteration", "metric", "value", **settings}`; a value that is not finite is stored as None.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 CORE = ("method", "iteration", "metric", "value")
 
-LARGER = ("psnr", "ssim", "accuracy")  # metrics of which more is better
+LARGER = ("psnr", "ssim", "accuracy")  # metrics for which larger is better
 
 
 def row(method: str, iteration: int | str, metric: str, value: float, **settings: Any) -> Row:
@@ -62,7 +62,7 @@ def settings_of(rows: Sequence[Row], *, without: Sequence[str] = ()) -> list[dic
 
 
 def number(value: float | None) -> str:
-    """Format a number: `3.1e-08`, `0.0425`, `31.4`, or "not finite"."""
+    """Format a number: `3.1e-08`, `0.0425`, `31.4`, or "diverged" for None."""
     if value is None:
         return "diverged"
     if value == 0:
@@ -103,12 +103,12 @@ def method_tables(
 
 
 def cell(rows: Sequence[Row]) -> str:
-    """The number of the first row; nothing where there is none."""
+    """Return the formatted value of the first row, or an empty string if there are no rows."""
     return number(rows[0]["value"]) if rows else ""
 
 
 def _per_iteration(rows: Sequence[Row]) -> str:
-    """Milliseconds per iteration, the median over what the method was run with."""
+    """Return the median of the milliseconds per iteration over the rows, as text."""
     counted = [row for row in rows if isinstance(row["iteration"], int) and row["iteration"] > 0]
     times = sorted(row["value"] / row["iteration"] for row in counted if row["value"] is not None)
     return number(1e3 * times[len(times) // 2]) if times else ""

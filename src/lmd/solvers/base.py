@@ -44,7 +44,7 @@ class State:
 
     @property
     def iterate(self) -> Tensor:
-        """The points at which the next step starts: `x`, unless a wrapper reports other points than it works on."""
+        """The points at which the next step starts; not `x` if a wrapper reports other points, such as means."""
         return self.x
 
     @property
@@ -105,7 +105,7 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
 
     @property
     def init_cost(self) -> dict[str, int]:
-        """Evaluations per instance in `init`, by name: value, subgradient, to_dual, to_primal."""
+        """Evaluations per instance in `init`, by name, such as value, subgradient, operator or to_dual."""
         return {}
 
     @property
@@ -132,8 +132,8 @@ class Solver(nn.Module, Configurable, abc.ABC, Generic[S]):
         raise CapabilityError("solver", f"{type(self).__name__}, which cannot start from a dual point", accepted)
 
     def restart_from(self, problem: Any, state: S, x0: Tensor, which: Tensor, back: Tensor) -> S | None:
-        """Return the state with the instances in `which` `(B,)` restarted at their answers, or at x0 if in `back`;
-        None if a restart is impossible or changes nothing."""
+        """Return the state with the instances in `which` `(B,)` restarted: at x0 those that are also in `back` `(B,)`,
+        all others at their current answers. Return None if the solver does not support restarts."""
         return None
 
     def advance(self, problem: Any, state: S, count: int) -> S:
@@ -200,7 +200,7 @@ class TailState(DualState):
 class LearnedPrefix(Solver[L | TailState]):
     """N learned iterations, followed by a convergent classical method.
 
-    `step_cost` is the cost of a learned step. The `evaluations` of a state correct it for classical steps.
+    `step_cost` is the cost of a learned step. After a classical step, `evaluations` holds the difference in cost.
     """
 
     ends_proven = True
@@ -220,7 +220,7 @@ class LearnedPrefix(Solver[L | TailState]):
             return self.learned_step(problem, state)
         inner = state.inner if isinstance(state, TailState) else self.tail_at(problem, state.x, state.dual)
         inner = self.tail.step(problem, inner)
-        cost = Counter(self.tail.step_cost)  # minus `step_cost`, so it may be negative
+        cost = Counter(self.tail.step_cost)  # the difference to `step_cost`, which may be negative
         cost.update(self.tail.resume_cost if state.iteration == self.iterations else {})
         cost.subtract(self.step_cost)
         spent = add_evaluations(full_counts(cost, inner.x), inner.evaluations)

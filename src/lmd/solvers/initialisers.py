@@ -18,7 +18,7 @@ MIN_SPREAD = 1e-5  # directions with a smaller spread of the data, relative to t
 
 
 class MeanInitialiser(nn.Module, Configurable):
-    """An initialiser that starts every instance at the mean of the optima of its class, as points `(B, *shape)`.
+    """An initialiser that starts every instance at the mean of the optima of its problem class.
 
     Args:
         shape: The shape of the points of one instance.
@@ -46,7 +46,7 @@ class NetworkInitialiser(MeanInitialiser):
     """x = c + s (L a + network(a)); a `(B, rank)` are the data's components along the directions of largest variance.
 
     c and s are the mean and the spread of the optima, and `fit_` computes L by ridge regression. The network has two
-    hidden layers, starts at 0 and is trained with the solver. Without `hidden` units the start is linear in the data.
+    hidden layers, returns 0 at first and is trained with the solver. Without `hidden` units, x is affine in the data.
 
     Args:
         features: Number of entries of `Problem.data_vector`.

@@ -122,7 +122,7 @@ class Status(enum.Enum):
 
     @property
     def failed(self) -> bool:
-        """Whether the solver, rather than the user, ended the run of this instance."""
+        """Whether the instance diverged or reached a NaN or infinity."""
         return self in (Status.DIVERGED, Status.NOT_FINITE)
 
 
@@ -149,7 +149,7 @@ class Result:
     """The answer of `lmd.run` and `lmd.solve`.
 
     Args:
-        x: The final points `(B, ...)`: the last iterate, or the best finite iterate of a failed instance.
+        x: The final points `(B, ...)`: the last iterate, or the best one if the instance failed or stalled.
         status: The status of each instance.
         seconds: Wall-clock time of the whole run, recording included.
         values: f_i at `x`, `(B,)`.
@@ -309,7 +309,7 @@ class Tracker:
         self.stop(self.values > self.ceiling, Status.DIVERGED, best)
 
     def stop(self, which: Tensor, status: Status, answer: tuple[Tensor, Tensor | None, Tensor] | None = None) -> None:
-        """Stop the instances `which` `(B,)` with an answer of points, dual points and values; None is the latest."""
+        """Stop the instances in `which` `(B,)` at an answer (points, dual points, values); None takes the latest."""
         x, dual, values = answer or (self.x, self.dual, self.values)
         which = which & self.running
         if not bool(which.any()):

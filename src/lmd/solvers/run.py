@@ -49,17 +49,17 @@ def run(
         x0: Starting points `(B, ...)`; None is the problem's own start.
         iterations: The maximum number of iterations. The default is 100 000 with a `tolerance`; otherwise it is the
             number that the solver was trained for, or 100.
-        tolerance: An instance stops at this proven relative duality gap, or if no more can be proven. Requires a
+        tolerance: An instance stops at this proven relative duality gap, or if the gap cannot fall any more. Requires a
             problem with a dual and a solver that keeps a dual point, such as FGP or PDHG.
         target_value: An instance stops at this value: a number, or one per instance `(B,)`.
-        divergence_factor: An instance has diverged if its value rises by more than this multiple of the size of its
-            first value; at least 1.
+        divergence_factor: An instance has diverged if its value rises by more than this multiple of max(1, |v|), where
+            v is its first value.
         callbacks: Functions of the state and the values `(B,)`, called after each iteration; True ends the run.
         stop: Further rules, from `lmd.solvers.stopping` or your own; a rule can be used for one run only.
         record: Record every iteration; if False only the start and the end are evaluated, and nothing stops early.
 
     Returns:
-        The answer, with the values, history and status of each instance, and with a certificate from `lmd.run`.
+        The points, values, history and status of each instance. `lmd.run` adds a certificate.
 
     >>> import lmd, torch
     >>> result = lmd.run(lmd.solvers.GradientDescent(0.25), lambda x: (x**2).sum(dim=1), torch.ones(2, 3), 20)

@@ -117,8 +117,8 @@ class AllocationLimit(TorchFunctionMode):
 
 
 def _numbers_of(func: Any, args: Any, kwargs: Any) -> int:
-    """Return the number of entries of the tensor; meta tensors for three functions would import too much of PyTorch."""
-    if func is torch.arange and args:
+    """Return the number of entries of the tensor that `func` would allocate."""
+    if func is torch.arange and args:  # meta tensors of these three functions import too much of PyTorch
         return len(range(*args))
     if func is torch.eye and args:
         return math.prod((*args, *args)[:2])

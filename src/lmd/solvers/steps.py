@@ -44,8 +44,8 @@ class FixedSteps(Steps):
 class LearnedSteps(Steps):
     """One learned step per iteration, clipped to `interval`, and a rule for the iterations after the trained ones.
 
-    After N iterations the step is the `last`, `mean`, `min` or `max` of the learned steps t_1, ..., t_N, or `decay`:
-    c / k^power with c = mean(j^power t_j), which continues a decaying sequence in its own scale.
+    After N iterations the step is the `last`, `mean`, `min` or `max` of the learned steps t_1, ..., t_N. With `decay`
+    it is c / k^power in iteration k = N + 1, N + 2, ..., where c is the mean of j^power t_j over j = 1, ..., N.
 
     `min` is safe, because training may find single steps that are too long to be repeated. With an exact mirror, or in
     `LazyMirrorDescent`, `decay` with power 1/2 is safe too and converges for problems that are not smooth.
@@ -95,7 +95,7 @@ class LearnedSteps(Steps):
 
 
 def as_steps(steps: Steps | float) -> Steps:
-    """Return a rule unchanged, or a number as the rule of a constant step."""
+    """Return a rule unchanged, and for a number the rule of this constant step."""
     if isinstance(steps, Steps):
         return steps
     if isinstance(steps, (int, float)) and not isinstance(steps, bool):

@@ -70,9 +70,9 @@ class ProgressMonitor:
 class StallDetector:
     """Detect proven gaps that are limited by the precision of x, not by a slow method.
 
-    F changes by eps sum |g_i x_i| if each entry of x moves by its rounding. Rounding can hold gaps at up to ten times
-    this change, or a hundred times after many iterations. Gaps also cannot fall below the rounding of their own
-    evaluation, or if points and dual points have stopped moving.
+    Rounding every entry of x changes F by about eps sum |g_i x_i|, where g is a subgradient. Gaps may stay at up to ten
+    times this change, or a hundred times after many iterations. Gaps also cannot fall below the rounding of their own
+    evaluation, or once points and dual points have stopped moving.
     """
 
     def __init__(self) -> None:
@@ -115,8 +115,8 @@ def is_limited_by_rounding(
 def value_rounding(problem: Any, x: Tensor) -> Tensor:
     """Return the change of F `(B,)` if each entry of x moves by its rounding, in float64.
 
-    The first-order estimate is eps sum |g_i x_i|. It misses the cost of separating equal neighbours, so F is also
-    evaluated with every other entry moved.
+    The first-order estimate eps sum |g_i x_i|, g a subgradient, misses the cost of separating equal neighbours, so F is
+    also evaluated with every other entry moved.
     """
     eps, slopes = torch.finfo(x.dtype).eps, problem.subgradient(x) * x
     first: Tensor = eps * slopes.abs().flatten(1).sum(dim=1).double()
@@ -132,9 +132,9 @@ def value_rounding(problem: Any, x: Tensor) -> Tensor:
 class GapSchedule:
     """Schedule gap evaluations, each of which costs as much as several iterations.
 
-    The forecast is that gaps fall like a power of k, fitted to the last two evaluations. The next evaluation comes
-    after `SHARE` of the iterations that are forecast until the tolerance is met, but after at least `MIN_GROWTH` k and
-    at most `MAX_GROWTH` k iterations.
+    Gaps are assumed to fall as a power of the iteration k, which is fitted to the last two evaluations. The next
+    evaluation comes after `SHARE` of the iterations that this predicts until the tolerance is met, but after at least
+    `MIN_GROWTH` k and at most `MAX_GROWTH` k iterations.
     """
 
     MIN_INTERVAL, MIN_GROWTH, MAX_GROWTH, SHARE, INITIAL_SLOPE = 5, 0.1, 0.5, 0.6, 2.0
@@ -142,7 +142,7 @@ class GapSchedule:
     _last: tuple[int, float] | None = None
 
     def next_interval(self, k: int, ratio: float) -> int:
-        """Return the number of iterations until the next evaluation; `ratio` is the largest gap over the tolerance."""
+        """Return the number of iterations until the next evaluation; `ratio` is the largest gap / tolerance."""
         least, last = max(self.MIN_INTERVAL, int(self.MIN_GROWTH * k)), self._last
         if not (math.isfinite(ratio) and ratio > 0):
             self._last = None
@@ -193,7 +193,7 @@ class Target(StoppingRule):
 class Tolerance(StoppingRule):
     """Stop an instance when its proven relative duality gap is within the tolerance or cannot fall any more.
 
-    A gap evaluation costs as much as a step, so the next one is at 1.1 times the iteration.
+    A gap evaluation costs as much as a step. So after one in iteration k, the next is in iteration 1.1 k.
     """
 
     def __init__(self, tolerance: float) -> None:

@@ -87,7 +87,7 @@ class NoWorseThanStart(Wrapper[BestState]):
 
 
 class BestSoFar(NoWorseThanStart):
-    """A solver whose answer is the iterate with the lowest value so far, per instance, for one value per iteration.
+    """A solver whose answer for each instance is the iterate with the lowest value. It evaluates one value per step.
 
     Subgradient methods do not descend in every step, and their theorems are about the best iterate.
     """
@@ -104,7 +104,7 @@ class BestSoFar(NoWorseThanStart):
 
 
 class IterateSums(NamedTuple):
-    """Sums of x `(B, ...)` and of dual points over `iterations` iterations, one number or one per instance `(B,)`."""
+    """Sums of x `(B, ...)` and of dual points over `iterations` iterations, a number or `(B,)`."""
 
     x: Tensor
     dual: Tensor
@@ -129,7 +129,7 @@ class IterateSums(NamedTuple):
 def sum_steps(solver: Solver[Any], problem: Any, state: Any, count: int) -> tuple[Any, IterateSums]:
     """Return the state `count` steps later, and the sums over the iterates.
 
-    It sums differences from the first point, because sums of points far from 0 would lose digits.
+    Differences from the first point are summed, because sums of points far from 0 would lose digits.
     """
     x, dual, sums = state.x, state.dual_point, IterateSums.none(state)
     for _ in range(count):
@@ -144,15 +144,15 @@ class AveragedState(DualState):
 
     inner: State
     previous: IterateSums  # over the last complete window
-    current: IterateSums  # over the present window
+    current: IterateSums  # over the current window
     iterate = delegate("inner.iterate")
 
 
 class Averaged(Wrapper[AveragedState]):
-    """A solver whose answer is the means of x_j and p_j over at least the last third of the iterations.
+    """A solver whose answer is the means of points and dual points over at least the last third of the iterations.
 
     Saddle-point methods circle around their limit. The mean is nearer to the limit, and its duality gap is far smaller.
-    Windows end with iterations 8, 12, 18 and so on; means are over the present and the previous window. Means stay in
+    Windows end with iterations 8, 12, 18 and so on; means are over the current and the previous window. Means stay in
     the domain and dual means are feasible, because both sets are convex.
 
     Args:
@@ -271,7 +271,7 @@ class Sequential(Wrapper[SequentialState]):
 
     def step(self, problem: Problem, state: SequentialState) -> SequentialState:
         solver, inner = (self.solver if state.iteration < self.iterations else self.rest), state.inner
-        cost = Counter(solver.step_cost)  # minus the step cost of the first solver
+        cost = Counter(solver.step_cost)  # the difference to the step cost of the first solver
         cost.subtract(self.solver.step_cost)
         if state.iteration == self.iterations:
             lower = problem.value(state.x) <= problem.value(state.start)  # False for NaN

@@ -13,7 +13,7 @@ from lmd.core.batching import Part, to_double
 from lmd.errors import CapabilityError
 
 Scale = float | Tensor
-"""A number, one per instance `(B,)`, or a tensor of as many dimensions as the array that broadcasts against it."""
+"""A number, one per instance `(B,)`, or a tensor that broadcasts to the array and has as many dimensions."""
 
 
 def take(which: Tensor, new: Tensor, old: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def min_scale(scale: Scale) -> Scale:
 
 
 def is_positive(scale: Scale) -> bool:
-    """Whether every entry is above 0."""
+    """Return whether every entry is above 0."""
     return bool((scale > 0).all()) if isinstance(scale, Tensor) else scale > 0
 
 
@@ -127,7 +127,7 @@ class Term(Part, abc.ABC):
     """
 
     mask: Tensor | None = None
-    """1 for entries that count and 0 for unknown ones, if there are any; broadcasts against z."""
+    """1 for known and 0 for unknown entries of z, broadcasting against z; None if all are known."""
 
     @property
     def counted(self) -> Tensor | None:
@@ -144,7 +144,7 @@ class Term(Part, abc.ABC):
 
     @property
     def conjugate_is_cone(self) -> bool:
-        """Whether the domain of h* is a cone but not everything: positive multiples of points outside are outside."""
+        """Whether the domain of h* is a cone but not the whole space: positive scaling moves no point into it."""
         return False
 
     @property
@@ -153,7 +153,7 @@ class Term(Part, abc.ABC):
         return None
 
     def pieces(self, z: Tensor) -> Pieces | None:
-        """Return h as a sum of squares, slopes and folds over bounds, for arrays like z; None if h has another form."""
+        """Return h as `Pieces`, for arrays of the shape and dtype of z; None if h does not have this form."""
         return None
 
     @property
@@ -171,7 +171,7 @@ class Term(Part, abc.ABC):
         """Return h(z) `(B,)`."""
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """Return a subgradient of h at a z of its domain, same shape as z; the default uses autograd."""
+        """Return a subgradient of h at z in the domain of h, same shape as z; the default uses autograd."""
         recording = torch.is_grad_enabled() and z.requires_grad
         with torch.enable_grad():
             point = z if recording else z.detach().requires_grad_()
@@ -181,7 +181,7 @@ class Term(Part, abc.ABC):
     def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor | None:
         """Return where z stays at a kink of h under small changes, for a subgradient p at z; None means nowhere.
 
-        The booleans broadcast against z. They are true where prox(v) = z does not change with v = z + step p.
+        The booleans broadcast against z. They are true where prox(v) = z for all v near z + step p.
         """
         if self.smoothness is None:
             raise self._lacks("kinks")
@@ -236,7 +236,7 @@ class Term(Part, abc.ABC):
     def best_multiple(self, p: Tensor, most: Scale) -> Tensor:
         """Return the t in [-most, most] `(B,)` that maximises -h*(t p), or a good one, for p in the domain of h*.
 
-        This default is min(1, most). Then t p is in the domain of h*, as long as this contains 0.
+        This default is min(1, most), for which t p is in the domain of h* if that domain contains 0.
         """
         ones = p.new_ones(len(p))
         return torch.minimum(ones, filled(most, ones))
@@ -261,20 +261,20 @@ class Term(Part, abc.ABC):
         return z
 
     def with_mask(self, mask: Tensor) -> Term | None:
-        """Return the term that sums only over kept entries; None if h is no sum over entries or does not support masks.
+        """Return h summed over the kept entries only; None if h is not a sum over entries or does not support masks.
 
         The mask is 1 where an entry is kept and 0 where it is lost; it broadcasts against z.
         """
         return None
 
     def _best_end(self, p: Tensor, most: Scale) -> Tensor:
-        """Return `best_multiple` if h*(t p) = t h*(p): an end of the interval that `most` and the domain allow."""
+        """Return `best_multiple` for terms with h*(t p) = t h*(p): the better end of the interval of allowed t."""
         slope, gauge = self.conjugate(p), self.gauge(p)
         reach = torch.minimum(filled(most, slope), 1 / gauge.clamp(min=torch.finfo(p.dtype).tiny))
         return torch.where(slope > 0, -reach, reach)
 
     def data(self) -> list[Tensor]:
-        """Return the tensors `(B, ...)` that belong to instances, also from inner terms."""
+        """Return the tensors `(B, ...)` that hold data of each instance, including those of inner terms."""
         found = []
         for name, value in vars(self).items():
             if name in self.batched and isinstance(value, Tensor) and value.ndim > 0:

@@ -80,13 +80,13 @@ BOX_TOLERANCE = torch.finfo(torch.float32).eps
 class Box(Domain):
     r"""h(z) = 0 where low <= z <= high, infinite elsewhere; z `(B, ...)`.
 
-    The ends are numbers, per instance `(B,)` or per entry, and may be infinite: `Box(0.0, math.inf)` is z >= 0. Points
-    count as inside up to the rounding of float32. h*(p) = \sum max(low p, high p), which is finite everywhere if the
+    Ends are numbers, one per instance `(B,)` or one per entry; they may be infinite: `Box(0.0, math.inf)` is z >= 0.
+    Points within float32 rounding count as inside. h*(p) = \sum max(low p, high p), which is finite everywhere if the
     ends are finite; its domain is p <= 0 where `high` is infinite, and p >= 0 where `low` is infinite.
 
     Args:
         low: The lower end: a number, one per instance `(B,)` or one per entry; may be -infinity.
-        high: The upper end, of the same forms; may be infinity.
+        high: The upper end, a number or tensor as for `low`; may be infinity.
 
     >>> term = Box(0.0, 1.0)
     >>> term.prox(torch.tensor([[2.0, 0.5]]), step=1.0), term.conjugate(torch.tensor([[2.0, -3.0]]))
@@ -194,7 +194,7 @@ class Box(Domain):
 
 
 class Zero(Box):
-    """h(z) = 0; z `(B, ...)`. h*(p) = 0 on its domain, p = 0; `conjugate` and `residual` ignore the rounding of p.
+    """h(z) = 0; z `(B, ...)`. h*(p) = 0 on its domain {0}; `conjugate` and `residual` ignore the rounding of p.
 
     >>> Zero().prox(torch.tensor([[2.0]]), step=1.0), Zero().gauge(torch.tensor([[2.0], [0.0]]))
     (tensor([[2.]]), tensor([inf, 0.]))

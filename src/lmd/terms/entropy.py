@@ -109,7 +109,7 @@ class KullbackLeibler(Term):
         return x if self.mask is None else torch.where(self.mask > 0, x, lost)
 
     def _mean(self, z: Tensor) -> Tensor:
-        """Return w, and y at lost entries, whose divergence is then 0."""
+        """Return w at kept entries and y at lost entries, where the divergence is then 0."""
         return self._kept(z + self.background, self.y)
 
     def value(self, z: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class KullbackLeibler(Term):
     def conjugate_prox(self, p: Tensor, step: Scale) -> Tensor:
         """Return 1 - r with the positive root r of r^2 - (1 - p - step background) r - step y = 0.
 
-        For r near 1, 1 - r loses digits; the equal p + step background - step y / r is used there.
+        For r near 1, 1 - r loses digits; the equivalent p + step background - step y / r is used there.
         """
         by = filled(step, p)
         up, down = by * self.background, by * self.y
@@ -160,10 +160,10 @@ class KullbackLeibler(Term):
         return torch.where((mean < 0).flatten(1).any(dim=1), torch.inf, sum_instances(divergence(self.y, product)))
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """Bound the rounding of d(y, m) by 64 eps (y + m + d), as m = w (1 - p) has a relative error of 4 eps.
+        """Bound the rounding of each `divergence` d = d(y, m), where m = w (1 - p), by 64 eps (y + m + d).
 
         d is convex in m: it grows by at most G |change of m|, with G the larger |1 - y / m| at the ends of the range of
-        m, and m changes by at most (1 - p + p_error) |change of z| + w |change of p|. Infinite if m can be 0.
+        m, and m changes by at most (1 - p + p_error) |change of z| + w |change of p|. Infinite if m can reach 0.
         """
         w, q = self._mean(z), 1 - self._kept(p, 0)
         z_off, p_off = filled(z_error, z), filled(p_error, z)

@@ -98,11 +98,11 @@ class GroupNorm(Term):
         return weighted_sum(self.weight, lengths(z, self.axes))
 
     def subgradient(self, z: Tensor) -> Tensor:
-        """weight z / |z|, and 0 where z is 0."""
+        """Return weight z / |z|, and 0 where z is 0."""
         return directions(z, self.axes).mul_(per_instance(self.weight, z))
 
     def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor:
-        """Return whether |z_g + step p_g| <= step weight, up to a tolerance: then z_g = 0, and p_g is in the ball.
+        """Return whether |z_g + step p_g| <= step weight, up to a tolerance: then z_g = 0 and |p_g| <= weight.
 
         The tolerance covers tiny z_g of random direction that a solver leaves in place of 0. Without it, such a z_g
         could move along its own direction but not across it.
@@ -133,16 +133,16 @@ class GroupNorm(Term):
         return torch.zeros_like(u)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """sum weight |z_g| - <z_g, p_g>."""
+        """Return sum weight |z_g| - <z_g, p_g>."""
         most = lengths(z, self.axes).mul_(per_instance(self.weight, z))
         if self.axes:
             return sum_instances(most.sub_((p * z).sum(dim=self.axes, keepdim=True)).clamp_(min=0))
         return sum_instances(most.addcmul_(p, z, value=-1)).clamp_(min=0)  # each is >= 0 up to rounding
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """Bound the error of a group of n by (24 + 4n) eps weight |z_g|, even if |p_g| is a few eps above the weight.
+        """Bound the error of a group of n entries by (24 + 4n) eps weight |z_g|; |p_g| may be a few eps above weight.
 
-        Its residual is 2 weight-Lipschitz in z_g and |z_g|-Lipschitz in p_g; Cauchy-Schwarz bounds the sum.
+        The residual of a group is 2 weight-Lipschitz in z_g and |z_g|-Lipschitz in p_g; Cauchy-Schwarz bounds the sum.
         """
         each = lengths(z, self.axes)
         weights = size_of(filled(self.weight, each).expand_as(each))
@@ -150,7 +150,7 @@ class GroupNorm(Term):
         return evaluation + 2 * weights * z_error + size_of(z) * p_error + rounding_of_sum(z, residual)
 
     def gauge(self, u: Tensor) -> Tensor:
-        """The largest |u_g| / weight."""
+        """Return the largest |u_g| / weight."""
         each, weight = lengths(u, self.axes), filled(self.weight, u)
         ratios = torch.where(each > 0, each / weight, 0)
         return ratios.flatten(1).amax(dim=1)
@@ -173,7 +173,7 @@ class L1(GroupNorm):
         self.axes = ()
 
     def pieces(self, z: Tensor) -> Pieces:
-        """w |z| = w z + 2w max(0, -z)."""
+        """Return the pieces of w |z| = w z + 2w max(0, -z)."""
         return Pieces(slope=self.weight, fold=2 * self.weight)
 
 
@@ -216,7 +216,7 @@ class Huber(Term):
     def value(self, z: Tensor) -> Tensor:
         weight, delta = self._scales(z)
         each = lengths(z, self.axes)
-        near = each.minimum(delta)  # r^2 / 2 delta and r - delta / 2 in one
+        near = each.minimum(delta)  # one formula for both cases of phi
         return sum_instances(weight * (near.square() / (2 * delta) + (each - near)))
 
     def subgradient(self, z: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ class Huber(Term):
         return (weight / delta) * project_ball(z, delta, self.axes)
 
     def prox(self, z: Tensor, step: Scale) -> Tensor:
-        """z times the larger of delta / (delta + step weight) and 1 - step weight / |z|."""
+        """Return z times the larger of delta / (delta + step weight) and 1 - step weight / |z|."""
         weight, delta = self._scales(z)
         drawn, each = per_instance(step, z) * weight, lengths(z, self.axes)
         far = each > delta + drawn
@@ -254,7 +254,7 @@ class Huber(Term):
         return self.norm.residual(z - near, p) + sum_instances(squares)
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """Bound the error of a group of n by 2 (24 + 4n) eps weight (|z_g| + delta); `near` is right to 8 eps delta.
+        """Bound the error of a group of n by 2 (24 + 4n) eps weight (|z_g| + delta); `near` is accurate to 8 eps delta.
 
         The residual is 2 weight-Lipschitz in z_g for p in the domain of h*. Its derivative in p_g is
         delta p_g / weight - z_g, of length |z_g| + delta at most.
@@ -325,7 +325,7 @@ class Hinge(Term):
         return Pieces(fold=self.C, kink=1.0)
 
     def prox(self, z: Tensor, step: Scale) -> Tensor:
-        """Return z + step C, clipped to at most 1 for z below 1, and z for z of 1 or more."""
+        """Return z + step C, clipped to at most 1, where z < 1; return z elsewhere."""
         raised = z + per_instance(step, z) * per_instance(self.C, z)
         return torch.where(raised < 1, raised, z.clamp(min=1))
 
@@ -342,13 +342,13 @@ class Hinge(Term):
         return torch.ones_like(u)
 
     def residual(self, z: Tensor, p: Tensor) -> Tensor:
-        """sum (C + p) max(0, 1 - z) - p max(0, z - 1)."""
+        """Return sum (C + p) max(0, 1 - z) - p max(0, z - 1)."""
         short = 1 - z
         slack = (per_instance(self.C, z) + p).clamp(min=0)
         return sum_instances(slack * short.clamp(min=0) + p.clamp(max=0) * short.clamp(max=0))
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """Bound the error of each product by 8 eps (C max(0, 1 - z) + the product), as C + p is right to eps C.
+        """Bound the error of each product by 8 eps (C max(0, 1 - z) + the product); C + p is accurate to eps C.
 
         The residual of an entry is C-Lipschitz in z, as 0 <= C + p <= C, and |1 - z|-Lipschitz in p.
         """
@@ -359,6 +359,6 @@ class Hinge(Term):
     best_multiple = Term._best_end
 
     def gauge(self, u: Tensor) -> Tensor:
-        """The largest -u / C; infinite where an entry is above 0."""
+        """Return the largest -u / C; infinite if an entry of u is above 0."""
         ratios = torch.where(u > 0, torch.inf, -u / per_instance(self.C, u))
         return ratios.flatten(1).amax(dim=1)

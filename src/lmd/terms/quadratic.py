@@ -115,10 +115,10 @@ class Quadratic(Term):
         return (0.5 * inner(w, times(w, self._inverse))).clamp(min=0)
 
     def rounding(self, z: Tensor, p: Tensor, z_error: Tensor, p_error: Tensor, residual: Tensor) -> Tensor:
-        """Let s be the computed P^{-1}w, ||w - Ps|| <= o and mu I <= P: then ||P^{-1}w|| <= ||s|| + o / mu.
+        """Bound the rounding of w'P^{-1}w / 2, where w = Pz + q - p and the eigenvalues of P are at least mu.
 
-        The error of w is at most e = its rounding + ||P|| z_error + p_error; it changes w'P^{-1}w / 2 by at most
-        ||P^{-1}w|| e + e^2 / 2 mu. Computing w's / 2 instead adds an error of ||P^{-1}w|| o / 2 and rounding.
+        For the computed s = P^{-1}w with ||w - Ps|| <= o, ||P^{-1}w|| <= ||s|| + o / mu. The error e of w, its rounding
+        plus ||P|| z_error + p_error, adds ||P^{-1}w|| e + e^2 / 2 mu; w's / 2 adds ||P^{-1}w|| o / 2 and its rounding.
         """
         (least, most), eps = self._range, (z.shape[1] + 8) * torch.finfo(z.dtype).eps
         least, most = least.to(z.dtype), most.to(z.dtype)

@@ -97,7 +97,7 @@ class Squares(Term):
         return p * (per_instance(self.weight, p) > 0)
 
     def conjugate_prox(self, p: Tensor, step: Scale) -> Tensor:
-        """2c (p - step y) / (2c + step)."""
+        """Return 2c (p - step y) / (2c + step)."""
         by, double = per_instance(step, p), 2 * self.curvature
         return (p - by * self.y) * (double / (double + by))
 
@@ -187,11 +187,11 @@ class MaskedSquares(Boxed):
         return self.term.pieces(z)._replace(low=self.low, high=self.high)
 
     def kinks(self, z: Tensor, p: Tensor, step: Scale) -> Tensor | None:
-        """Return None: the ends of the box move with the data, so that no entry stays at one."""
+        """Return None: the ends of the box move with the data, so no entry stays at an end."""
         return None
 
     def fill_unknown(self, z: Tensor) -> Tensor:
-        """Return z with lost entries replaced by a weighted mean of kept y in a window of 5 per axis, if it has any."""
+        """Return z with lost entries replaced by a weighted mean of kept y within 2 entries along each axis, if any."""
         return fill_from_neighbours(z, self.y, self.mask)
 
 

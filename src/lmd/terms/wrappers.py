@@ -166,9 +166,9 @@ class Boxed(Wrapper):
 
 
 def fill_from_neighbours(z: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-    """Return z `(B, C, *size)` with lost entries replaced by a weighted mean of kept y in a window of 5 per axis.
+    """Return z `(B, C, *size)` with lost entries replaced by weighted means of kept y within 2 entries along each axis.
 
-    A lost entry stays as it is if its window has no kept entries.
+    A lost entry stays as it is if there is no kept entry within this distance.
     """
     taps, axes = torch.tensor([1, 2, 3, 2, 1], dtype=z.dtype, device=z.device), z.ndim - 2
     kernel = reduce(lambda one, other: one[..., None] * other, [taps] * axes)[None, None]
@@ -178,7 +178,7 @@ def fill_from_neighbours(z: Tensor, y: Tensor, mask: Tensor) -> Tensor:
 
 
 def split(z: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
-    """Return the parts of z `(B, n)` as views of it in their shapes `(B, *shapes[j])`."""
+    """Split z `(B, n)` into views of shapes `(B, *shapes[j])`."""
     sizes = [math.prod(shape) for shape in shapes]
     if z.ndim != 2 or z.shape[1] != sum(sizes):
         raise InputError("z", f"shape {shape_of(z)}", f"shape (B, {sum(sizes)})")
@@ -200,15 +200,15 @@ def check_scales(scales: Sequence[float] | None, count: int) -> tuple[float, ...
 
 
 class Stacked(Term):
-    r"""h(z) = \sum_j h_j(z_j / scale_j), with parts z_j of z `(B, n)`, each of its own shape.
+    r"""h(z) = \sum_j h_j(z_j / scale_j), where the parts z_j of z `(B, n)` may differ in shape.
 
     Parts are flattened instance by instance and joined along dimension 1: part j is `(B, *shapes[j])`, and n is the sum
-    of their sizes. Stacked operators scale_j K_j map to such arrays. The scales, 1 by default, change the steps of a
+    of their sizes. The stacked scale_j K_j map to such arrays. The scales, 1 by default, change the steps of a
     primal-dual method for each part, but neither values nor minima. h*(p) = \sum h_j*(scale_j p_j).
 
     Args:
         terms: The h_j, at least one.
-        shapes: The shape of z_j of one instance, for each term.
+        shapes: For each term, the shape of z_j without the batch dimension.
         scales: A positive number for each term; None is 1.
 
     >>> from lmd.terms import L1, Squares

@@ -18,7 +18,7 @@ def at_most(small: Tensor | float, large: Tensor | float, what: str) -> None:
 
 
 def check_derivative(curve: Callable[[Tensor], Tensor], name: str = "") -> Tensor:
-    """Return the autograd derivative at 0 of a random combination of the entries of a curve, checked by differences."""
+    """Return the autograd derivative at 0 of a random combination of the entries of a curve; check it numerically."""
     zero, width = torch.zeros((), dtype=torch.float64, requires_grad=True), 1e-6
     answer = curve(zero)
     mixture = torch.randn(answer.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -80,7 +80,7 @@ class Conformance(Suite):
     cases: ClassVar[dict[str, Sequence[Any]]] = {**Suite.cases, "layout": tuple(LAYOUTS)}
     # Relative and absolute tolerance between two computations of the same number.
     tolerance: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-4, torch.float64: 1e-9}
-    # The same for one computation repeated on other instances or in another layout.
+    # Tolerance for one computation repeated on other instances or in another layout.
     repetition: ClassVar[dict[torch.dtype, float]] = {torch.float32: 5e-6, torch.float64: 1e-12}
 
     def _start(self, dtype: torch.dtype, batch: int = 3) -> tuple[Any, ...]:

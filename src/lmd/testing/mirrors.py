@@ -250,7 +250,7 @@ class MirrorConformance(Conformance):
         assert bool(torch.isfinite(mirror.to_dual(edge)).all())
         self._close(self._to_primal(mirror, mirror.to_dual(edge)), edge)
 
-    # What the tests above share.
+    # Helpers.
 
     def _start(self, dtype: torch.dtype, batch: int = 3) -> tuple[Mirror, Tensor, Tensor, Tensor]:
         """Return the mirror, points x and z, and dual points y."""

@@ -38,7 +38,7 @@ class OperatorConformance(Conformance):
     norm_is_tight: bool = True  # whether the norm is at most 5% above the maximum of ||Kx|| / ||x||
 
     def make_operator(self, batch: int, dtype: torch.dtype) -> LinearOperator:
-        """Return the operator under test, for this many instances of this dtype."""
+        """Return the operator under test, for `batch` instances of this dtype."""
         raise NotImplementedError("say which operator to test")
 
     def points(self, batch: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
@@ -131,7 +131,7 @@ class OperatorConformance(Conformance):
         assert all(torch.equal(answer, before[name]) for name, answer in self._answers(operator, x, z).items())
         assert exact.norm == pytest.approx(operator.norm, rel=1e-6)
 
-    # What the tests above share.
+    # Helpers.
 
     def _start(self, dtype: torch.dtype, batch: int = 3, seed: int = 0) -> tuple[LinearOperator, Tensor, Tensor]:
         """Return the operator, a random x and a random z."""

@@ -33,8 +33,8 @@ class SolverConformance(Suite):
             def make_problem(self, data):
                 return TVDenoising(data["noisy"])
 
-    Both should be the same each time. Tests compare the points, their values in each iteration, the dual points, the
-    certified bounds if `run` returns certificates, and the number of iterations, all up to rounding.
+    Solver and data should be the same each time. Tests compare the points, their values in each iteration, the dual
+    points, the certified bounds if `run` returns certificates, and the number of iterations, all up to rounding.
     """
 
     iterations: ClassVar[int] = 4  # few, so that rounding does not grow
@@ -53,7 +53,7 @@ class SolverConformance(Suite):
         raise NotImplementedError("say what the problem is")
 
     def start(self, problem: Problem, data: dict[str, Tensor]) -> Tensor:
-        """Return starting points `(B, ...)`: the problem's own, unless `data` has some with the name x0."""
+        """Return starting points `(B, ...)`: `data["x0"]` if given, otherwise those of the problem."""
         return data["x0"] if "x0" in data else problem.start()  # type: ignore[attr-defined]
 
     def run(self, solver: Solver[Any], problem: Problem, x0: Tensor, iterations: int) -> Result:
@@ -80,7 +80,7 @@ class SolverConformance(Suite):
         expected = self._solve(apart, lambda x: expand(x).contiguous())
         self._same(self._solve(expanded, expand), expected, "expanded")
 
-    # Kinds of numbers.
+    # Dtypes.
 
     def test_the_default_dtype_does_not_matter(self, dtype: torch.dtype) -> None:
         with default_dtype(torch.float32):
@@ -137,7 +137,7 @@ class SolverConformance(Suite):
         assert {name: n for name, n in told.items() if n} == {name: n for name, n in spent.items() if n}
         self._same(_points(whole), _points(single), f"{count} steps at once")
 
-    # What the tests above share.
+    # Helpers.
 
     def _begin(self, data: dict[str, Tensor]) -> tuple[Problem, Tensor, Solver[Any]]:
         """Return the problem of these data, its start and the solver."""
@@ -146,7 +146,7 @@ class SolverConformance(Suite):
         return problem, x0, self.make_solver(x0.dtype)
 
     def _solve(self, data: dict[str, Tensor], lay: Callable[[Tensor], Tensor] | None = None) -> Answer:
-        """Return the answer of a run on a problem of these data, with its start in the layout `lay`."""
+        """Solve the problem of these data from its start in the layout `lay`; return the answer."""
         problem, x0, solver = self._begin(data)
         x0 = x0 if lay is None else lay(x0)
         before = {**data, "the start": x0}

@@ -235,7 +235,7 @@ class TermConformance(Conformance):
                 allowed = self._try(term.rounding, z, point, *errors, residual)
                 at_most(term.residual(w, q), residual + allowed, "the residual of points that are off")
 
-    # Derivatives and kinds.
+    # Derivatives, steps and dtypes.
 
     def test_steps_per_instance_are_those_of_the_instances(self) -> None:
         term, z, _ = self._start(F64)
@@ -287,7 +287,7 @@ class TermConformance(Conformance):
                     (slope,) = torch.autograd.grad(answer.sum(), x)
                     assert bool(torch.isfinite(slope).all())
 
-    # What the tests above share.
+    # Helpers.
 
     def _start(self, dtype: torch.dtype, batch: int = 3) -> tuple[Term, Tensor, Tensor]:
         """Return the term, points of its domain, and dual points of the domain of h*."""

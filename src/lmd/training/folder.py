@@ -1,7 +1,7 @@
 """The folder of a run: its lock, journal, log and checkpoints. Killing the process leaves no half-written file.
 
 log.jsonl                                  one JSON object per line
-checkpoints/updates-00000500.safetensors   weights, optimiser and best weights; the last two are kept
+checkpoints/updates-00000500.safetensors   weights, optimiser and best weights; two checkpoints are kept
 checkpoints/updates-00000500.json          everything else; written last, it completes the checkpoint
 solver.json, weights.safetensors           the best solver so far, for `lmd.solvers.load`
 """

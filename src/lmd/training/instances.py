@@ -1,6 +1,6 @@
 """Instances of a class with their optima: how they are drawn, checked and stacked into batches.
 
-Also measures solvers on them: the relative gaps after each iteration, and the time of the iterations.
+The module also measures solvers on them: the relative gaps after each iteration, and the time of the iterations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lmd.solvers.result import divergence_ceiling
 
 MAX_SOLVED_DISTANCE = 100 * ACCURACY  # `ACCURACY` is partly lost if optima are stored in float32
 ZERO_MINIMUM, MAX_ZERO_SHARE = 1e-7, 0.05
-"""A minimum counts as 0 below the first share of f(x0) - f*. A family with a larger share of such minima is refused."""
+"""Minima below the first share of f(x0) - f* count as 0. The second is the largest accepted share of such minima."""
 
 QUANTILE = 0.95  # the share of the instances that has to reach a target
 MAX_GAP = 1e12  # solvers do not recover from a larger relative gap
@@ -226,7 +226,7 @@ def stack_instances(instances: Sequence[tuple[Problem, Tensor]]) -> list[tuple[P
 
 
 def _stack(group: list[tuple[Problem, Tensor]]) -> tuple[Problem, Tensor]:
-    """Return one batch of all instances. It joins the data that `select` repeats for each copy, and shares the rest."""
+    """Return one batch of all instances. Data that `select` repeats for each copy are joined, other data are shared."""
     problems, x0 = [problem for problem, _ in group], torch.cat([x0 for _, x0 in group])
     copies = problems[0].select(torch.zeros(len(group), dtype=torch.int64, device="cpu"))
     return _join(copies, problems, x0.dtype), x0
@@ -287,7 +287,7 @@ def seconds(run: Callable[[int], object], counts: Iterable[int]) -> list[float]:
 
 @torch.no_grad()
 def curve(solver: Solver[Any], instances: Sequence[Instances], most: int, least: float) -> list[float]:
-    """Return the 95% quantiles of the relative gaps after 0, 1, ... iterations, until `least` or `most` iterations.
+    """Return the 95% quantiles of the relative gaps after 0, 1, ..., `most` iterations, or until one reaches `least`.
 
     Quantiles are over the instances of all batches. Gaps of instances that `run` would stop as diverged are infinite.
     """

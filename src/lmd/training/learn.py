@@ -55,7 +55,7 @@ DIVISOR = 5  # if instances take long to solve, their numbers are divided by thi
 MAX_BATCHES = 8  # maximum number of batches of validation instances, and of test instances
 SEEDS_PER_USE = 1_000_000
 TRAINING, VALIDATION, TEST, PROMISE = range(4)  # the uses of instances; different uses have different seeds
-MAX_TRAINING_FACTOR = 16  # if solving is quick, up to this many times as many are drawn
+MAX_TRAINING_FACTOR = 16  # training instances are multiplied by up to this factor if solving is quick
 TRAINING_SHARE, INITIALISER_SHARE, TUNING_SHARE = 0.85, 0.25, 0.1
 SOLVING_SHARE, TIMING_SHARE = 0.1, 1e-3
 """Shares of the time: for all training, for training initialisers (part of the first share), for tuning, for solving
@@ -84,13 +84,13 @@ def learn(
 ) -> Solver[Any]:
     """Return the fastest solver that can be found for a family in this many minutes, with its `card`.
 
-    Proposes solvers that fit the problems (initialisers, metrics, steps, penalties, relaxations, the paper's mirrors)
-    and trains them by successive halving. Classical methods are tuned on the same instances, from the given starts and
-    from the mean of the training optima. All are ranked by the milliseconds until 95% of the validation instances have
-    relative gaps of ten times `target`, `target` and a tenth of it, by the geometric mean of the three times. Returns
-    the fastest solver that reaches the target on validation and test instances, which may be a classical method. After
-    its learned iterations it continues with a method that converges, or it has a safeguard. If no solver reaches the
-    target, the one that gets closest is returned with a `TrainingWarning`, and `card["reached"]` is false.
+    Solvers that fit the problems (initialisers, metrics, steps, penalties, relaxations, the paper's mirrors) are
+    trained by successive halving. Classical methods are tuned on the validation instances, from the given starts and
+    from the mean of the training optima. All are ranked by the geometric mean of three times: the milliseconds until
+    95% of the validation instances have relative gaps of 10 `target`, `target` and `target` / 10. The answer is the
+    fastest solver that reaches the target on validation and test instances, which may be a classical method. After its
+    learned iterations, a learned solver continues with a method that converges, or it has a safeguard. If no solver
+    reaches the target, the closest one is returned with a `TrainingWarning`, and `card["reached"]` is false.
 
     `card` lists what was tried, the times of each method on the test instances, for a batch and for a single instance,
     and what is promised about the class. `lmd.guarantees.Monitor(Promise(**card["promise"]))` notices when the class
@@ -146,7 +146,7 @@ class _Learning:
         self.validation = self._draw_evaluation(N_VALIDATION, VALIDATION)
         check_minima(self.validation)
         few = self._draw_training(N_TRAINING // self.divisor)
-        affordable = 60 * self.minutes / 20 / max(clock() - begun, 1e-3)  # such draws, in 1/20 of the time
+        affordable = 60 * self.minutes / 20 / max(clock() - begun, 1e-3)  # such draws that fit into 1/20 of the time
         most = len(few.x0) * min(MAX_TRAINING_FACTOR, 2 ** max(0, int(math.log2(max(affordable, 1.0)))))
         count = before["training"] if before else most
         self.info = ClassInfo(few if count == len(few.x0) else self._draw_training(count))
@@ -256,7 +256,7 @@ class _Learning:
     def _climb(
         self, name: str, grid: Grid, first: tuple[int, ...], longest: float, share: float
     ) -> tuple[tuple[int, ...], list[float], float]:
-        """Return the best setting found in `share` milliseconds, the times of all runs, and the shortest to the goal.
+        """Return the best setting found in `share` milliseconds, the times of all runs, and the least time to the goal.
 
         A run is stopped after `longest` milliseconds.
         """
@@ -336,7 +336,7 @@ class _Learning:
         return self.rank_of(name, curve(solver, self.validation, most, self.target / 10))
 
     def _choose(self, solvers: dict[str, Any], ranks: dict[str, Rank], test: list[Instances]) -> tuple[str, bool]:
-        """Return the solver that is fastest on validation and reaches the target on the test, or the closest one."""
+        """Return the fastest solver that reaches the target on test instances, and True; or the closest, and False."""
         order = sorted(ranks, key=lambda name: ranks[name])
         reaching = [name for name in order if math.isfinite(ranks[name][0])]
         for name in reaching:

@@ -34,13 +34,13 @@ from lmd.solvers.learned.gradient import LearnedGradient, Metric
 from lmd.solvers.wrappers import Sequential, WithInitialiser
 from lmd.training.instances import Instances, curve, reached
 
-MAX_DATA, MAX_RANK = 4096, 256  # data per instance for an initialiser, and their principal directions
+MAX_DATA, MAX_RANK = 4096, 256  # limits of the data per instance for an initialiser, and of their principal directions
 HIDDEN_UNITS = 32  # units in each of the two hidden layers of a network
 MAX_DENSE_SIZE = 256  # entries of x up to which a metric is a dense matrix
 PHASES = (1 / 12, 1 / 4, 3 / 5)
 """Learned parameters change after these shares of the iterations that the classical method takes to the target."""
 
-MAX_ITERATIONS = 400  # maximum of iterations, unless no method reaches the target in it
+MAX_ITERATIONS = 400  # maximum number of iterations; raised if no method reaches the target
 MIRROR_DESCENT = "learned mirror descent"
 
 
@@ -119,8 +119,8 @@ def propose_initialisers(
 ) -> tuple[WithInitialiser, tuple[Tensor, ...]] | None:
     """Return a classical method with untrained networks as initialisers, and the points that they should learn.
 
-    Return None if the data do not distinguish the instances. ADMM takes the dual point from the distance of a start
-    from the box, so its points are outside the box.
+    Return None if the data do not distinguish the instances. ADMM takes the dual point from the distance between
+    a start and the box, so its starts lie outside the box.
     """
     train = info.train
     if info.data is None:
@@ -186,7 +186,7 @@ def _learned(info: ClassInfo, classical: dict[str, Any], target: float) -> Itera
 
 
 def _admm(info: ClassInfo, penalty: float, ratio: float, relaxation: float) -> ADMM:
-    """Return classical ADMM with the penalties r and s; `ratio` is s / r."""
+    """Return classical ADMM with the penalties r = `penalty` and s = `ratio` r."""
     solver = ADMM((), penalty, relaxation).to(info.train.x0.dtype)
     with torch.no_grad():
         solver.penalties[:, 1] += math.log(ratio)

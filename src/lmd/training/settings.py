@@ -17,7 +17,7 @@ VALUE_WEIGHTS = ("all", "last")
 CONSISTENCY_POINTS = ("iterates", "start", "all")
 
 N_SEEDS = 1 << 31
-"""PyTorch's generator on the CPU uses the low 32 bits of a seed; one of them marks held-out batches."""
+"""The number of training seeds: PyTorch's CPU generator uses 32 bits of a seed, one of which marks held-out batches."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TrainingSettings:
             `distance` is 10 log10 of the mean square of x_k - x*, `gap and distance` is their sum. `duality gap` is
             10 log10 gap(x_k, p_k) / f(x_k). It needs no reference, but a solver with dual points p_k.
             `both duality gaps` adds 10 log10 gap(x*, p_k) / f(x*).
-        value_weights: r_1, ..., r_N: `all` are 1 (as in the paper), `last` is 1 for r_N only, or N numbers.
+        value_weights: The weights r_1, ..., r_N: `all` sets all to 1 (as in the paper), `last` only r_N; or N numbers.
         start_weight: The weight of the start in the same sum, for solvers that learn where to start.
         emphasis: p. If an objective in decibels is 10 log10 a, instances are weighted by a^p, so that the worst count
             more. With 0, all instances count alike.

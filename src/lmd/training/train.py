@@ -199,7 +199,7 @@ class Processes:
         return numbers
 
     def main_decides(self, decide: Callable[[], bool]) -> bool:
-        """Return the result of `decide` in the main process to all processes; if it raises an error, all stop."""
+        """Call `decide` in the main process and return its result in all processes; if it raises an error, all stop."""
         answer, error = -1, None
         if self.is_main:
             try:
@@ -364,7 +364,7 @@ class _Training:
         return self.processes.main_decides(lambda: callback is not None and bool(callback(dict(plain))))
 
     def _configuration(self) -> dict[str, Any]:
-        """Return what identifies the run; families of the same name differ in the mean value of the held-out batch."""
+        """Return the configuration of the run; `start_value` tells apart families of the same name."""
         start_value = f"{self.start_value:.4g}"
         return {
             "format": 1,

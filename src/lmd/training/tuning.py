@@ -26,7 +26,7 @@ LEARNING_RATES, MAX_FEW_PARAMETERS = (2e-2, 1e-3), 1000  # learning rates for at
 EMPHASIS = 0.5  # the weight of an instance is this power of its relative gap
 N_TIMED_UPDATES = 10  # updates that are timed to predict the time of one
 N_SEARCH_INSTANCES, N_TAIL_TRIALS = 160, 24
-"""Training instances for random search, and its trials for the parameters of iterations after the learned ones."""
+"""Numbers of training instances for random search, and of trials for parameters used after the learned iterations."""
 
 INITIALISER_BATCH, INITIALISER_RATE = 256, 3e-3
 DISTANCE_WEIGHT = 0.05  # the weight of the distance from the optima; the logarithm of the gap has weight 1
@@ -76,7 +76,7 @@ class Trainer:
     say: Callable[[str], object]
 
     def update_seconds(self, solver: Solver[Any]) -> tuple[float, float]:
-        """Return the seconds of an update and, for random search, the further seconds of each iteration of a trial."""
+        """Return the seconds of an update and, for random search, the additional seconds per iteration of a trial."""
         if _phased_parts(solver):
             part = self.family.instances.select(slice(0, N_SEARCH_INSTANCES))
             fresh = copy.deepcopy(solver)  # has no cached matrices, like a solver after a move
@@ -139,7 +139,7 @@ def _searchable_parts(solver: Solver[Any]) -> list[Any]:
 
 
 def _phased_parts(solver: Solver[Any]) -> list[Any]:
-    """Return the parts whose parameters belong to phases of many iterations; these are searched for, not trained."""
+    """Return the parts whose parameters belong to phases of many iterations; random search improves them."""
     return [part for part in _searchable_parts(solver) if part.horizon and part.horizon > part.iterations]
 
 

@@ -23,7 +23,7 @@ from lmd.problems.base import offers
 from lmd.problems.duality import relative_gap
 from lmd.solvers.base import Solver
 from lmd.solvers.classical.fgp import FGP, RESTART_EVERY
-from lmd.solvers.classical.pdhg import RelaxedPDHG
+from lmd.solvers.classical.pdhg import BALANCING_INTERVAL, MAX_BALANCING_ITERATION, MIN_TRUSTED_ITERATION, RelaxedPDHG
 from lmd.solvers.learned.primal_dual import LOWEST, NODES, RATIO, roughness
 from lmd.terms import L1, GroupNorm, Huber, Squares
 from lmd.terms.base import Scale
@@ -37,19 +37,19 @@ NORMS = (L1, GroupNorm, Huber)  # the terms of total variation; subclasses do no
 AXES = ((), (1,), (2,), (1, 2))
 """The axes of a dual field along which compiled code can take lengths: none, channels, directions, both."""
 
-MIN_LENGTH, MAX_LENGTH = 1e-15, 1e18  # range of bounds whose squares, which lengths need, are float32 numbers
+MIN_LENGTH, MAX_LENGTH = 1e-15, 1e18  # range of bounds whose squares fit into float32, as lengths require
 
 MIN_TOLERANCE = 1e-5
 """Least relative gap for a plain `SquaresModel`, because its float32 dual points are scaled down by 5e-7."""
 
 MEETINGS = 10
-"""Threads need this many times more pixels to pay off if all of them meet in each iteration or gap evaluation."""
+"""Threads pay off from this many times more pixels on if they synchronise in each iteration or gap evaluation."""
 
 Grid = tuple[tuple[int, ...], tuple[float, ...], tuple[float, Tensor | None]]
 
 
 class End(IntEnum):
-    """Why a solve of one instance ended; the first three members have the numbers of C."""
+    """Why a solve of one instance ended; the first three members have the same values in C."""
 
     OUT_OF_ITERATIONS = 1
     REACHED = 2  # the gap is within the tolerance
@@ -182,7 +182,7 @@ class SquaresModel:
     delta: float = 0.0  # the delta of Huber's function; 0 for lengths
     box: tuple[float, float] | None = None
 
-    method: ClassVar[FGP] = METHOD  # the method of these iterations, which can continue the solve
+    method: ClassVar[FGP] = METHOD  # the same method in PyTorch, which can continue the solve
     is_continued: ClassVar[bool] = False
     """Whether solves that get stuck in float32 continue from their dual points in float64."""
 
@@ -264,7 +264,7 @@ class Denoising(SquaresModel):
         outcomes = outcomes_of(report)
         if dual is not None:
             for n, each in enumerate(outcomes):
-                if each.iterations == 0 and each.end == End.REACHED:  # the dual point reached it
+                if each.iterations == 0 and each.end == End.REACHED:  # the given dual point is within the tolerance
                     x[n], p[n] = start[n], dual[n]
                     outcomes[n] = each._replace(value=float(value[n]), gap=float(gap[n]))
         return Solved(x, p, outcomes)
@@ -325,7 +325,7 @@ class Inpainting:
 
     problem: Any
 
-    method: ClassVar[RelaxedPDHG] = RelaxedPDHG()  # the method of these iterations
+    method: ClassVar[RelaxedPDHG] = RelaxedPDHG()  # the same method in PyTorch
     is_continued: ClassVar[bool] = False  # as in `SquaresModel`
 
     def solve(self, tolerance: float, limit: int, dual: Tensor | None = None) -> Solved:
@@ -339,7 +339,8 @@ class Inpainting:
         each = torch.cat([part.detach().double().flatten() for part in (bounds, state.tau, low, high)])
         found, dual = torch.empty_like(y), y.new_empty(batch, channels, 2, *y.shape[2:])
         reals = (f.scale, norm**2, self.method.relaxation, tolerance, *each.tolist())
-        sizes = (batch, channels, mask.shape[1], *y.shape[2:], limit, bool(g.axes), y.dtype == torch.float64)
+        balance = (BALANCING_INTERVAL, MAX_BALANCING_ITERATION, MIN_TRUSTED_ITERATION)
+        sizes = (batch, channels, mask.shape[1], *y.shape[2:], limit, bool(g.axes), y.dtype == torch.float64, *balance)
         threads = kernels.threads_for(y, MEETINGS)
         report = kernels.call("saddle", (y, mask, x, found, dual), reals, sizes, threads=threads, reports=4 * batch)
         return Solved(found, dual, outcomes_of(report))

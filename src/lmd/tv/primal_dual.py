@@ -49,7 +49,7 @@ class PrimalDual(RelaxedPDHG):
     """`RelaxedPDHG` that runs its iterations in compiled code if there is any for the problem.
 
     Args:
-        numbers: a_k, c_k, r_k of the first N iterations `(N, 3)`; None means N = 0.
+        numbers: a_k, c_k, r_k of `RelaxedPDHG` for the first N iterations `(N, 3)`; None means N = 0.
     """
 
     def __init__(self, numbers: Tensor | None = None) -> None:
@@ -109,7 +109,7 @@ class Misfit(NamedTuple):
     delta: float  # the delta of Huber's function; 0 for lengths
 
     def iterate(self, x: Tensor, p: Tensor, numbers: Tensor, summed: bool = False) -> Iterated:
-        """Run steps of `RelaxedPDHG` from x_k and p_k."""
+        """Run iterations of `RelaxedPDHG` from x and p; the arguments are those of `Iterations`."""
         steps = _Steps(self, x, p, summed)
         steps.go(numbers)
         return steps.ends()
@@ -132,7 +132,7 @@ class _Steps:
         return _by_planes(self._x)
 
     def go(self, numbers: Tensor, slope: Tensor | None = None) -> None:
-        """Iterate with numbers `(B, n, 3)`; a `slope` of the shape of x makes the misfit <slope, x>."""
+        """Iterate with the steps `(B, n, 3)` in `numbers`; a `slope` of the shape of x makes the misfit <slope, x>."""
         model, table = self.model, numbers.detach().double().contiguous()
         y, weight = (model.noisy if slope is None else slope.detach()).contiguous(), model.weight.contiguous()
         low, high = model.low.contiguous(), model.high.contiguous()

@@ -13,13 +13,10 @@
 #include "pace.h"
 
 enum {
-    DEPTH = 8,     /* iterations of one pass through the memory */
-    LANES = 16,    /* numbers of a vector, at most */
-    SUMS = 4,      /* numbers that a plane adds to the gap */
-    SHORTEST = 12, /* iterations between two gap evaluations, at least */
-    BALANCE = 25,  /* steps are compared after 1, 2, 4, ... times as many iterations, */
-    LAST = 12800,  /* but not after more iterations than this, */
-    TRUSTED = 400  /* and balanced only from this iteration on */
+    DEPTH = 8,    /* iterations of one pass through the memory */
+    LANES = 16,   /* numbers of a vector, at most */
+    SUMS = 4,     /* numbers that a plane adds to the gap */
+    SHORTEST = 12 /* iterations between two gap evaluations, at least */
 };
 /* Relative gaps below this need double precision. */
 #define ROUNDED 3e-4
@@ -30,24 +27,26 @@ typedef struct {
     void *x_out, *p_out;
     const double *low, *high; /* of each channel */
     long channels, masks, height, width, stride, limit;
+    long interval, last, trusted; /* steps are compared after 1, 2, 4, ... times `interval`
+                                     iterations, up to `last`, and balanced from `trusted` on */
     int isotropic, doubles;
     double bound, scale, squared_norm, tau, relaxation, tolerance, extent;
     Pace pace;
     Meeting *meeting;
 } Job;
 
-static int is_due(long k) {
-    const long n = k / BALANCE;
-    return k > 0 && k % BALANCE == 0 && k <= LAST && (n & (n - 1)) == 0;
+static int is_due(const Job *job, long k) {
+    const long n = k / job->interval;
+    return k > 0 && k % job->interval == 0 && k <= job->last && (n & (n - 1)) == 0;
 }
 
 /* The iteration at which planes meet next. The answer is one iteration ahead of the iterations in
  * place. */
 static long next_meeting(const Job *job) {
     const long until = least(job->limit, job->pace.next_look) - 1;
-    long n = BALANCE;
+    long n = job->interval;
     while (n <= job->pace.iteration) n *= 2;
-    return n <= LAST && n < until ? n : until;
+    return n <= job->last && n < until ? n : until;
 }
 
 /* F(x) and a bound on F(x) - min F, from the sums: docs/guarantees.md, Theorem 7. */
@@ -65,7 +64,7 @@ static void certify(Job *job, const double *sums) {
  * to its wanted value, in logarithms. */
 static void balance(Job *job, double x, double p) {
     const double wanted = sqrt(x / (p * job->squared_norm)) / job->tau;
-    if (job->pace.iteration < TRUSTED || !(x > 0) || !isfinite(wanted)) return;
+    if (job->pace.iteration < job->trusted || !(x > 0) || !isfinite(wanted)) return;
     job->tau *= sqrt(fmin(fmax(wanted, 1.0 / 16), 16));
 }
 
@@ -216,6 +215,7 @@ static void solve_instance(void *batch_of, long n) {
     job.channels = channels, job.masks = sizes[2], job.height = sizes[3], job.width = sizes[4];
     job.stride = (sizes[4] + LANES - 1) / LANES * LANES, job.limit = sizes[5];
     job.isotropic = (int)sizes[6], job.doubles = (int)sizes[7];
+    job.interval = sizes[8], job.last = sizes[9], job.trusted = sizes[10];
     job.scale = reals[0], job.squared_norm = reals[1], job.relaxation = reals[2];
     job.tolerance = reals[3];
     job.pace = (Pace){.mark = INFINITY, .next_look = SHORTEST};
@@ -229,7 +229,7 @@ static void solve_instance(void *batch_of, long n) {
 /* Solves a batch to a tolerance. `arrays`: y, mask (B, 1 or C, H, W), x to start from, and the
  * answers x and p. `reals`: scale, squared norm, relaxation, tolerance, then bounds and tau of each
  * instance, then low and high (B, C). `sizes`: B, C, channels of masks, H, W, limit, isotropic,
- * doubles. */
+ * doubles; interval, last and trusted of a Job. */
 int lmd_saddle(
     void *const *arrays, const double *reals, const long *sizes, int threads, double *report) {
     const int apart = sizes[0] >= threads;

@@ -161,7 +161,7 @@ static void NAME(solve)(Job *job, int threads) {
             judge(&job->pace, until + 1, most((until + 1) / 9, SHORTEST), job->tolerance);
             if (last && job->pace.status == GOING) job->pace.status = FINISHED;
         }
-        if (!is_due(until) || job->pace.status != GOING) continue;
+        if (!is_due(job, until) || job->pace.status != GOING) continue;
         double x = 0, p = 0;
         for (long c = 0; c < channels; c++) NAME(moved)(job, planes + c, &x, &p);
         balance(job, x, p);

@@ -32,7 +32,7 @@ from lmd.tv.plans import End, Outcome, Solved
 from lmd.zoo import stepwise
 
 MAX_ITERATIONS = 100_000
-MAX_REFINED_ITERATIONS = 5000  # limit in float64 for instances that rounding of x to float32 can hold up
+MAX_REFINED_ITERATIONS = 5000  # limit in float64 for instances whose gaps the rounding of x to float32 may limit
 MAX_WARM_GAP = 1e-2  # a solve in float64 starts from float32 dual points below this relative gap, others from 0
 
 CLASSICAL: Mapping[str, Callable[[], Solver[Any]]] = {
@@ -120,7 +120,7 @@ def _solve(
     limit: int,
     begun: float,
 ) -> Result:
-    """Return the answer of `solver`; None is the compiled engine if it has a plan, otherwise a chosen solver."""
+    """Return the answer of `solver`; if it is None, of the compiled engine or, without a plan, of `solver_for`."""
     plan = tv.match(problem, tolerance) if solver is None else None
     compiled = None if isinstance(plan, Solver) else plan
     violation: Tensor | None = None
@@ -183,7 +183,6 @@ def _result(
     solved: Solved, solver: Solver[Any], problem: Any, start: Tensor, begun: float, violation: Tensor | None
 ) -> Result:
     """Return the result of a solve; instances without proof are STALLED if rounding explains it, else FINISHED."""
-    seconds = time.perf_counter() - begun
     status, held = [], list[bool]()
     for n, outcome in enumerate(solved.outcomes):
         word = STATUS.get(outcome.end)
@@ -196,7 +195,7 @@ def _result(
     return Result(
         x=x,
         status=tuple(status),
-        seconds=seconds,
+        seconds=time.perf_counter() - begun,
         values=torch.tensor(values, dtype=x.dtype, device=x.device),
         iterations=torch.tensor(counts, dtype=torch.int64, device=x.device),
         solver=solver,
@@ -223,7 +222,7 @@ def _continued(solved: Solved, solver: Solver[Any], problem: Any, x0: Tensor, to
 def _refined(solved: Solved, problem: Any, x0: Tensor, tolerance: float, limit: int, *, warm: bool) -> Solved:
     """Solve instances without proof in float32 again in float64, and keep the rounded answers that prove more.
 
-    Instances that rounding of x can hold up get fewer iterations, because hardly more can be proven for them. With
+    Instances whose gaps rounding may limit get fewer iterations, because hardly more can be proven for them. With
     `warm`, a solve starts at float32 dual points that are near the optimum, and its float32 iterations count towards
     the limit. If an answer is within the tolerance in float64 but not after rounding, its end is `ROUNDED`: the
     rounding of x prevents the proof.

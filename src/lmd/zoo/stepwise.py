@@ -25,11 +25,11 @@ from lmd.solvers.stopping import (
 from lmd.terms.base import take
 from lmd.tv.plans import End, Outcome, Solved
 
-MIN_GAP = 1e-14  # rounding of sums in float64
+MIN_GAP = 1e-14  # relative rounding error of a sum in float64
 MAX_WARM_GAP = 10.0  # warm starts with a larger relative gap are worse than learned iterations from a cold start
 
-# An instance restarts from its average when its gap is this share of the gap at its last restart, which at first is the
-# gap of the first evaluation from iteration FIRST_RESTART on (Applegate et al. 2023, doi 10.1007/s10107-022-01901-9)
+# An instance restarts from its average when its gap falls below this share of the gap at its last restart; at first, of
+# the first gap evaluated from iteration FIRST_RESTART on (Applegate et al. 2023, doi 10.1007/s10107-022-01901-9)
 RESTART_SHARE, FIRST_RESTART = 0.1, 100
 
 STILL_ROUNDINGS, MIN_STILL_ITERATIONS = 8, 40

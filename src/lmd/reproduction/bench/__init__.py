@@ -1,4 +1,4 @@
-"""`lmd bench`: every solver and every peer on the same instances from the same start, per iteration and per second.
+"""`lmd bench`: compare solvers with those of other packages (peers) on the same instances, per iteration and second.
 
 measuring    quality of iterates against certified answers, untimed, and tuning on other instances
 timing       seconds to a quality, interleaved and repeated
@@ -31,10 +31,10 @@ from lmd.reproduction.experiments.imaging import images_to_test, middles
 from lmd.reproduction.tables import Row
 from lmd.reproduction.tasks.task import Contest
 
-MAX_ITERATIONS = 1000  # how many iterations a method has to reach the targets
-MAX_SECONDS = 20.0  # for a method to reach the targets, untimed; a peer that takes longer is called no further
-MIN_SIDE, MAX_SIDE = 8, 8192  # the sides of images that `sizes` may name
-MIN_GAP = 1e-7  # below this, minima are not known well enough
+MAX_ITERATIONS = 1000  # the maximum number of iterations of each method
+MAX_SECONDS = 20.0  # limit for measuring the quality of a method; a slower call of a peer is its last
+MIN_SIDE, MAX_SIDE = 8, 8192  # the smallest and the largest side in `sizes`
+MIN_GAP = 1e-7  # the smallest gap in `gaps`; minima are not known more accurately
 TEST_SEED, TUNING_SEED = 7_000_000, 8_000_000
 
 
@@ -54,15 +54,15 @@ class Plan:
     images: Path | None = None
     count: int = 20
     side: int = CROP
-    tuning: int = 4  # how many other images the methods are tuned on
+    tuning: int = 4  # the number of other images on which methods are tuned
     batches: tuple[int, ...] = (1, 20)
     repeats: int = 7
     most: int = MAX_ITERATIONS
-    gaps: tuple[float, ...] = measuring.GAPS  # the relative gaps that methods are timed to
+    gaps: tuple[float, ...] = measuring.GAPS  # the relative gaps to which methods are timed
     limit: float = MAX_SECONDS
     noise: tuple[int, ...] | None = None
     methods: tuple[str, ...] | None = None
-    sizes: tuple[int, ...] = ()  # the sides of one photograph, in place of the test images
+    sizes: tuple[int, ...] = ()  # solve one photograph at these sides instead of the test images
     seed: int = 0
     preset: str = "full"
 
@@ -93,7 +93,7 @@ class Plan:
 
     @classmethod
     def quick(cls, **choices: Any) -> Plan:
-        """Seconds for each task, minutes for all: two small images, few repeats."""
+        """Return a plan that takes seconds for each task, minutes for all: two small images, few repeats."""
         small = {"count": 2, "side": 24, "tuning": 1, "batches": (1, 2), "repeats": 2, "most": 60, "limit": 2.0}
         return cls(**{**small, "gaps": measuring.GAPS[:3], "preset": "quick", **choices})
 
@@ -108,17 +108,17 @@ class Bench:
     facts: dict[str, Any] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     curves: list[timing.TimedCurve] = field(default_factory=list)
-    seconds: float = 0.0  # how long all of it took
+    seconds: float = 0.0  # the duration of the run
 
 
 def learned_names(contest: str) -> list[str]:
-    """Return the names of the learned solvers of a task that ship: `lmd-` and their name in the zoo."""
+    """Return `lmd-` and the zoo name of each shipped solver of a task, except those that only `lmd.solve` uses."""
     task = next(task for task in tasks.every() if contest in (task.name, *task.models))
     return [f"lmd-{name}" for name, recipe in task.solvers.items() if name in zoo.names() and not recipe.rung]
 
 
 def known_methods() -> tuple[str, ...]:
-    """The name of every method and of every peer, installed or not."""
+    """Return the names of all methods and peers, installed or not."""
     ours = [name for task in contests() for name in learned_names(task)]
     theirs = [peer.name for contest in contests().values() for peer in contest.peers]
     return tuple(
@@ -129,10 +129,10 @@ def known_methods() -> tuple[str, ...]:
 
 
 def methods_for(name: str, problem: Any, most: int) -> list[measuring.Method]:
-    """Our own methods for a problem: classical ones with their grids, learned ones as they ship.
+    """Return the methods of lmd for a problem: classical ones with grids of settings, and the shipped learned ones.
 
-    Learned mirror descent on F itself, which has no proven rule to go on, gets up to 50 iterations. The schedules
-    of models are part of `lmd.solve`.
+    Learned solvers that do not continue with a convergent method (`ends_proven`) run at most 50 iterations. Models have
+    no learned solvers here: their schedules are part of `lmd.solve`.
     """
     contest, learned = contests()[name], learned_names(name)
     if name not in tasks.names():
@@ -152,7 +152,7 @@ def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Ben
     begun = time.perf_counter()
     bench = Bench(plan, say)
     sets, tuning = _images(plan, bench)
-    # A row must not name a batch that there are not enough images for.
+    # A batch must not be larger than the number of images.
     most = max(len(images) for _, images in sets)
     bench.plan = replace(plan, batches=tuple(dict.fromkeys(min(batch, most) for batch in plan.batches)))
     bench.facts["threads"] = torch.get_num_threads()
@@ -180,7 +180,7 @@ def _levels(bench: Bench) -> Iterator[tuple[str, int]]:
 
 
 def _images(plan: Plan, bench: Bench) -> tuple[list[tuple[dict[str, int], Tensor]], Tensor]:
-    """Test images, brought or bundled, or one of them by size; and tuning images, photographs of the train fold."""
+    """Return the test images (with `sizes`, one image at each size) with their settings, and photographs for tuning."""
     side = min(plan.side, CROP)
     tuning = as_float(middles(image_data("photographs").train_images[: plan.tuning], side), torch.float32)
     bench.facts["tuned on"] = f"{len(tuning)} other images, photographs of the train fold"

@@ -23,16 +23,16 @@ from lmd.solvers.classical.pdhg import DEFAULT_RATIO
 from lmd.zoo.solve import solve
 
 CLASSICAL = ("gd", "nesterov", "pdhg", "relaxed-pdhg", "adam", "lbfgs", "fgp")  # methods that need no training
-DUAL = ("pdhg", "relaxed-pdhg", "fgp")  # those of them that keep dual points, and so can prove what they have
-MAX_SUBGRADIENTS = 100  # iterations of methods that know no more than subgradients; more bring none of them nearer
+DUAL = ("pdhg", "relaxed-pdhg", "fgp")  # the methods with dual points, which can prove gaps
+MAX_SUBGRADIENTS = 100  # limit for methods that use only subgradients; more iterations do not help them
 
 
 @dataclass(frozen=True)
 class Setting:
     """A solver with one value of the parameter that is tuned."""
 
-    solver: Solver[Any]  # as it is set
-    balance: float = 1.0  # what PDHG multiplies the `balance` of a problem by, where it has one
+    solver: Solver[Any]  # the solver with this value
+    balance: float = 1.0  # factor on the `balance` of a `TVModel` with an operator, for PDHG
 
     def adapt(self, problem: Any) -> Any:
         """Return the problem in the form that this setting needs."""
@@ -45,11 +45,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Method:
-    """A method and the settings that it is tuned over; a single one if there is nothing to tune."""
+    """A method and the settings to choose from by tuning; a single setting if there is nothing to tune."""
 
-    name: str  # what it is called in tables
-    settings: tuple[Setting, ...]  # those that it is tuned over
-    most: int  # how many iterations it is run for at most
+    name: str  # the name in tables
+    settings: tuple[Setting, ...]  # the grid for tuning
+    most: int  # the maximum number of iterations
 
 
 def classical_methods(problem: Any, steps: float, tau: float, most: int) -> list[Method]:
@@ -76,7 +76,7 @@ def _by_subgradients(problem: Any, steps: float, most: int) -> list[Method]:
         Method("gd", tuple(Setting(GradientDescent(step)) for step in wide), few),
         Method("nesterov", tuple(Setting(Nesterov(step)) for step in wide), few),
     ]
-    if problem.domain is None:  # neither of these knows how to stay in a box
+    if problem.domain is None:  # neither method can keep x in a box
         adam = tuple(Setting(Adam(step)) for step in (0.003, 0.01, 0.02, 0.05, 0.1))
         lbfgs = tuple(Setting(LBFGS(memory)) for memory in (5, 20))
         found += [Method("adam", adam, few), Method("lbfgs", lbfgs, min(most, MAX_SUBGRADIENTS // 2))]
@@ -97,10 +97,10 @@ def _pdhg(problem: Any, tau: float) -> tuple[Setting, ...]:
 GAPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 DECIBELS = (30, 40, 50)
 SHOWN = (5, 10, 20, 50)  # the iterations whose quality is reported
-EVERY = 1.05  # past the last of them, iterates are looked at after so many times as many iterations
-SOLVE = "lmd.solve"  # what the rows call it
+EVERY = 1.05  # after the last of them, each measured iteration is this multiple of the one before
+SOLVE = "lmd.solve"  # its name in rows
 SPARE, PATIENCE = 10.0, 20_000
-"""Minima without a cache are proven to the smallest requested gap over SPARE, in at most PATIENCE iterations."""
+"""Minima without a cache are proven to the smallest requested gap / SPARE, in at most PATIENCE iterations."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +133,15 @@ class KnownInstances:
     """Instances whose answers are known: a problem with certified minimisers and minima."""
 
     problem: Any
-    exact: Any  # the same in float64, which values are taken of: single precision has no gaps of 1e-6
+    exact: Any  # the problem in float64, for values: float32 does not resolve gaps of 1e-6
     x0: Tensor
     minimiser: Tensor
     minimum: Tensor
-    proven: Tensor  # how far minima may be from the truth, relative to them `(B,)`
+    proven: Tensor  # the proven relative error of the minima `(B,)`
 
     @classmethod
     def of(cls, problem: Any, kept: bool = True, smallest: float = GAPS[-1]) -> KnownInstances:
-        """By the methods of the reference room, which keeps what it finds, or else by `lmd.solve` in float64."""
+        """Return instances with optima from the cache of `lmd.guarantees` if `kept`, else by `lmd.solve` in float64."""
         exact = to_double(problem)
         if kept:
             known = optimum(problem)
@@ -162,7 +162,7 @@ class KnownInstances:
         return KnownInstances(*parts, self.minimiser[index], self.minimum[index], self.proven[index])
 
     def quality(self, problem: Any, x: Tensor, dual: Tensor | None) -> dict[str, Tensor]:
-        """psnr to the minimiser, (f - f*) / f*, and the certified relative gap of a method with dual points: `(B,)`."""
+        """Return PSNR to the minimiser, (f - f*) / f* and, with dual points, the certified relative gap: `(B,)`."""
         peak = 1.0 if x.ndim == 4 else float(self.minimiser.abs().max())
         error = (x - self.minimiser).square().flatten(1).mean(dim=1).double()
         found = {
@@ -170,7 +170,7 @@ class KnownInstances:
             "relative_gap": (self.exact.value(x.double()) - self.minimum) / self.minimum.abs(),
         }
         if dual is not None and offers(problem, ("relative_gap",)):
-            started = dual.numel() > 0  # some methods have a dual point from their first iteration on
+            started = dual.numel() > 0  # some methods have no dual point before their first iteration
             found["certified_gap"] = (
                 problem.relative_gap(x, dual).double() if started else torch.full_like(error, math.inf)
             )
@@ -195,14 +195,14 @@ class MeasuredSolver:
         self._tuning = [quality_curve(each, trial, method.most, wanted, limit / len(several)) for each in several]
 
     def curve(self, which: int) -> dict[str, Tensor]:
-        """Quality `(K, B)` of a setting on the test instances at `looks`, by metric."""
+        """Return the quality `(K, B)` of a setting on the test instances at `looks`, by metric."""
         if which not in self._curves:
             setting, most = self.method.settings[which], self.method.most
             self._curves[which] = quality_curve(setting, self.instances, most, self.wanted, self.limit)
         return self._curves[which]
 
     def best_at(self, metric: str, k: int) -> int:
-        """The setting that is best at iteration k (-1: the last) on the tuning instances."""
+        """Return the index of the setting that is best at iteration k (-1: the last) on the tuning instances."""
         if not self._tuning:
             return 0
         sign = -1 if metric == "psnr" else 1
@@ -212,7 +212,7 @@ class MeasuredSolver:
         return min(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else math.inf)
 
     def best_to(self, target: QualityTarget) -> int:
-        """The setting that reaches a target first on the tuning instances, or else comes nearest."""
+        """Return the index of the setting that first reaches a target on the tuning instances, or comes nearest."""
         if not self._tuning:
             return 0
         at = [target.reached(curve[target.metric].mean(dim=1).tolist()) for curve in self._tuning]
@@ -241,8 +241,8 @@ class MeasuredPeer:
         self.name, self.peer, self.instances, self.wanted = peer.name, peer, instances, tuple(wanted)
         call, found = peer.prepare(instances.problem), []
         least = min(target.level for target in wanted if target.metric == "relative_gap")
-        with np.errstate(all="ignore"):  # some divide by zero on flat images
-            call(peer.ladder[0])  # some compile themselves in their first call, which the limit is not for
+        with np.errstate(all="ignore"):  # some peers divide by zero on flat images
+            call(peer.ladder[0])  # a warm-up: some peers compile in their first call
             for rung in (rung for rung in peer.ladder if rung <= most):
                 begun = time.perf_counter()
                 answer = call(rung)
@@ -265,7 +265,7 @@ class MeasuredPeer:
 
 
 def _described(setting: Setting) -> dict[str, Any]:
-    """Return the setting as one word."""
+    """Return the numbers of a setting as text, with the key "setting"."""
     config = {key: value for key, value in setting.solver.config().items() if isinstance(value, (int, float))}
     if "steps" in setting.solver.config():
         config["steps"] = float(setting.solver.config()["steps"](0))
@@ -285,7 +285,7 @@ def looks(most: int) -> list[int]:
 def quality_curve(
     setting: Setting, instances: KnownInstances, most: int, wanted: Sequence[QualityTarget], limit: float
 ) -> dict[str, Tensor]:
-    """Quality `(K, B)` of the iterates at `looks`, untimed, until all targets are reached or the seconds are over."""
+    """Return the quality `(K, B)` of iterates at `looks`, until all targets are reached or `limit` seconds are over."""
     problem = setting.adapt(instances.problem)
     found: list[dict[str, Tensor]] = []
     until = time.perf_counter() + limit
@@ -301,7 +301,7 @@ def quality_curve(
             if done or time.perf_counter() > until:
                 break
     curves = {metric: torch.stack([each[metric] for each in found]) for metric in ("psnr", "relative_gap")}
-    worst = {"psnr": 0.0, "relative_gap": math.inf}  # what diverged reaches nothing
+    worst = {"psnr": 0.0, "relative_gap": math.inf}  # diverged iterates reach no target
     curves = {metric: curve.nan_to_num(nan=worst[metric]) for metric, curve in curves.items()}
     if "certified_gap" in found[0]:
         curves["certified_gap"] = torch.stack([each["certified_gap"] for each in found])

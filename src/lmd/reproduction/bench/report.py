@@ -1,4 +1,4 @@
-"""Tables, JSON and figures of a bench."""
+"""Tables, JSON and figures of a benchmark run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TO_GAP = "seconds_to_gap_"
 
 
 def bench_tables(rows: Sequence[Row]) -> list[Table]:
-    """For each problem, noise and size of a bench: quality at iterations, and times to gaps for each batch."""
+    """Return tables for each problem, noise and size: quality at iterations, and times to gaps for each batch."""
     benched = [row for row in rows if all(key in row for key in ("problem", "noise", "batch"))]
     found = []
     for problem, noise, size in dict.fromkeys((row["problem"], row["noise"], row.get("size")) for row in benched):
@@ -43,7 +43,7 @@ def _quality_table(title: str, rows: Sequence[Row]) -> Table:
 
 
 def _time_table(title: str, rows: Sequence[Row]) -> Table:
-    """Milliseconds of the call and of all processors; a method that reaches no gap is left out."""
+    """Return a table of milliseconds and CPU milliseconds to each gap, without methods that reach no gap."""
     timed = [row for row in rows if row["metric"].startswith(TO_GAP)]
     gaps = distinct(timed, "metric")
     lines = tuple(
@@ -60,12 +60,12 @@ def _milliseconds(found: Sequence[Row]) -> str:
     return " / ".join(f"{1e3 * each:.{3 if each < 1 else 5}g}" for each in both if each is not None)
 
 
-FLOOR = 1e-7  # what is nearer than this is drawn here
+FLOOR = 1e-7  # smaller gaps are drawn at this value
 PEER_COLOURS = ("#b5651d", "#1f77b4", "#2e8b57", "#c2185b", "#00838f", "#8d6e63", "#5c6bc0", "#9e9d24")
 
 
 def to_json(bench: Bench) -> dict[str, Any]:
-    """What `--json` writes: a metrics.json, with what was skipped."""
+    """Return the contents of metrics.json, which `--json` writes, including the skipped methods."""
     return {
         "experiment": "bench",
         "title": "Every solver and every peer on the same instances",
@@ -82,7 +82,7 @@ def to_json(bench: Bench) -> dict[str, Any]:
 
 
 def write(bench: Bench, json_file: Path | None, out: Path | None) -> None:
-    """The JSON, and in `out` the JSON as bench/metrics.json with figures beside it."""
+    """Write the JSON to `json_file`, and to bench/metrics.json in `out` with figures, if these are given."""
     data = to_json(bench)
     if out is not None:
         with staged("out", out / data["experiment"]) as folder:
@@ -94,7 +94,7 @@ def write(bench: Bench, json_file: Path | None, out: Path | None) -> None:
 
 
 def draw(bench: Bench, folder: Path) -> list[dict[str, str]]:
-    """For each problem, noise and size one figure: the relative gap against milliseconds, a panel for each batch."""
+    """Draw a figure for each problem, noise and size, with a panel for each batch; return files and captions."""
     figures = []
     for settings in dict.fromkeys(tuple(curve.settings.values()) for curve in bench.curves):
         here = [curve for curve in bench.curves if tuple(curve.settings.values()) == settings]

@@ -20,16 +20,16 @@ from lmd.reproduction.tables import Row, row
 from lmd.solvers.result import Status
 from lmd.zoo.solve import solve
 
-PROVEN = "-proven"  # how the name of a classical method ends that goes on until a gap is proven
-SINGLES = 5  # how many instances are timed one by one
-LONGEST = 10.0  # seconds for all repeats of one call: slow ones are repeated less often, and the rows say how often
+PROVEN = "-proven"  # suffix of the names of classical methods that run until a gap is proven
+SINGLES = 5  # the number of instances that are timed one by one
+LONGEST = 10.0  # seconds for all repeats of one call: slow calls are repeated less often, and rows give the number
 
 
 @dataclass(frozen=True)
 class TimedCurve:
-    """One method's calls, for the figures."""
+    """The timed calls of one method, for the figures."""
 
-    settings: dict[str, Any]  # the problem, its noise and the size, where there are sizes
+    settings: dict[str, Any]  # the problem, its noise and, if the plan has sizes, the size
     batch: int
     method: str
     # seconds of a call and the mean relative gap of its answer, the fastest first
@@ -41,29 +41,29 @@ class TimedCall:
     """Timings of one complete call of a method."""
 
     call: Callable[[], object]
-    count: float  # how many iterations it has, or what a peer is called with
-    gap: float  # the mean relative gap of what it answers
-    of: tuple[QualityTarget, ...] = ()  # the targets that it is the first to reach
-    samples: list[tuple[float, float]] = field(default_factory=list)  # seconds, and seconds of all processors
+    count: float  # the number of iterations, or the effort with which a peer is called
+    gap: float  # the mean relative gap of the answers
+    of: tuple[QualityTarget, ...] = ()  # the targets that this call is the first to reach
+    samples: list[tuple[float, float]] = field(default_factory=list)  # seconds, and CPU seconds
 
     def sample(self) -> tuple[float, float]:
-        """One call: seconds, and seconds of all processors."""
+        """Run the call once; return its seconds and its CPU seconds."""
         begun, spent = time.perf_counter(), time.process_time()
         self.call()
         return time.perf_counter() - begun, time.process_time() - spent
 
     def median(self, which: int = 0) -> float:
-        """Of the seconds, or (1) of those of the processors."""
+        """Return the median of the seconds, or of the CPU seconds if `which` is 1."""
         return statistics.median(times[which] for times in self.samples)
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A method to time, with its calls for some of the instances. Targets refer to the mean over them."""
+    """A method to time. `jobs` returns its calls for a slice of the instances; targets refer to the slice mean."""
 
     name: str
     jobs: Callable[[slice], list[TimedCall]]
-    measured: MeasuredSolver | MeasuredPeer | None = None  # the quality of its iterates, where it was measured
+    measured: MeasuredSolver | MeasuredPeer | None = None  # the quality of its iterates; None for `lmd.solve`
 
 
 def solver_jobs(measured: MeasuredSolver, part: slice) -> list[TimedCall]:
@@ -100,7 +100,7 @@ def proof_jobs(measured: MeasuredSolver, part: slice) -> list[TimedCall]:
         call = partial(_certified, setting.adapt(chosen.problem), chosen.x0, target.level, **options)
         found.append(_proven(chosen, target, call))
         if not found[-1].of:
-            break  # the smaller gaps are farther
+            break  # smaller gaps are not reached either
     return found
 
 
@@ -110,7 +110,7 @@ def peer_jobs(measured: MeasuredPeer, part: slice) -> list[TimedCall]:
     prepared = measured.peer.prepare(measured.instances.part(part).problem)
 
     def call(rung: float) -> None:
-        with np.errstate(all="ignore"):  # some divide by zero on flat images
+        with np.errstate(all="ignore"):  # some peers divide by zero on flat images
             prepared(rung)
 
     firsts = {target: target.reached(quality[target.metric]) for target in measured.wanted}
@@ -121,14 +121,14 @@ def peer_jobs(measured: MeasuredPeer, part: slice) -> list[TimedCall]:
 
 
 def _certified(problem: Any, x0: Tensor, tolerance: float, **options: Any) -> Any:
-    """Return a call that also computes the certificate."""
+    """Solve to a tolerance and compute the certificate; return the result."""
     result = solve(problem, tolerance, x0=None if offers(problem, ("start",)) else x0, **options)
     _ = result.certificate
     return result
 
 
 def _proven(chosen: KnownInstances, target: QualityTarget, call: Callable[[], Any]) -> TimedCall:
-    """Return a timed call to a tolerance; it reaches its target if all instances are proven."""
+    """Run a call to a tolerance once and return its `TimedCall`; it reaches the target if all instances are proven."""
     result = call()
     gap = float(chosen.quality(chosen.problem, result.x, None)["relative_gap"].mean())
     reached = all(status is Status.TOLERANCE_REACHED for status in result.status)
@@ -143,7 +143,7 @@ def time_all(
     repeats: int,
     settings: Mapping[str, Any],
 ) -> tuple[list[Row], list[TimedCurve]]:
-    """Time every run to every target it reaches, interleaved, after a warm-up: rows, and curves to draw.
+    """Time every run to every target it reaches, interleaved, after a warm-up; return rows, and curves to draw.
 
     With batch 1 up to `SINGLES` instances are solved one by one, and the median over them is reported.
     """
@@ -170,7 +170,7 @@ def _sample(jobs: Sequence[TimedCall], repeats: int) -> None:
 
 
 def _time_row(name: str, target: QualityTarget, found: Sequence[Sequence[TimedCall]], **settings: Any) -> Row:
-    """The median over instances of the median over repeats, or null where some instance does not reach the target."""
+    """Return the median over instances of the median over repeats, or null if an instance does not reach the target."""
     metric = f"seconds_to_{target.name}"
     reached = [job for part in found for job in part if target in job.of]
     if len(reached) < len(found):

@@ -1,4 +1,4 @@
-"""Digits, their features and photographs: what ships, what is downloaded, checked and cached.
+"""Digits, their features, and photographs: bundled, or downloaded, checked and cached.
 
 from lmd.reproduction.datasets import image_data
 

@@ -28,7 +28,7 @@ MNIST_SOURCES = (
 
 @dataclass(frozen=True)
 class _Part:
-    """One of the four files: its shape, the SHA-256 of the packed file and of what it unpacks to."""
+    """One of the four files: its shape, and the SHA-256 of the packed and of the unpacked file."""
 
     name: str
     shape: tuple[int, ...]
@@ -74,8 +74,8 @@ def fetch_mnist() -> Path:
 def find_mnist(data_dir: str | Path | None = None) -> Path | None:
     """The folder with MNIST's files, or None.
 
-    Looked for in `data_dir` if given, else in LMD_DATA and then in the cache; in each of them, in the subfolder `mnist`
-    first. A folder with only some of the four files counts: reading it says what is missing.
+    It is looked for in `data_dir` if given, else in LMD_DATA and then in the cache; in each of them, first in the
+    subfolder `mnist`. A folder with only some of the four files counts; `read_mnist` names the missing one.
     """
     return find_folder(data_dir, _holder)
 
@@ -91,7 +91,7 @@ def _file(folder: Path, part: _Part) -> Path | None:
 
 
 def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Train images, train labels, test images, test labels, as unsigned bytes; every byte is checked."""
+    """Return train images, train labels, test images, test labels, as unsigned bytes, after checking their SHA-256."""
     images, labels, test_images, test_labels = (_read_part(folder, part) for part in MNIST_PARTS)
     return images, labels, test_images, test_labels
 
@@ -115,15 +115,15 @@ def _read_part(folder: Path, part: _Part) -> np.ndarray:
 DIGIT_DATA = ("mnist", "digits")
 
 DIGITS_TRAIN = 1200
-"""How many of scikit-learn's 1797 digits are the train fold: the first ones. They come writer by writer, so that the
-last ones were mostly written by other people; a random split would put every writer into both folds."""
+"""The train fold is this many of scikit-learn's 1797 digits, the first ones. Digits are sorted by writer, so the last
+ones were mostly written by other people; a random split would put every writer into both folds."""
 
 
 @dataclass(frozen=True)
 class DigitData:
     """Images in [0, 1] `(n, H, W)`, float32, with their labels 0 to 9 `(n,)`, int64, in a train and a test fold."""
 
-    name: str  # which data these are: `mnist` or `digits`. Results carry it
+    name: str  # `mnist` or `digits`; stored with results
     train_images: Tensor  # `(n, H, W)`
     train_labels: Tensor  # `(n,)`
     test_images: Tensor  # `(n, H, W)`
@@ -139,7 +139,7 @@ class DigitData:
 
 
 def digits_data(name: str = "auto", data_dir: str | Path | None = None) -> DigitData:
-    """The images called `name`: `mnist`, `digits`, or `auto`, which is MNIST where it is at hand and else the digits.
+    """Return the data called `name`: `mnist`, `digits`, or `auto`, which is `mnist` if available and else `digits`.
 
     MNIST is looked for in `data_dir`, or in LMD_DATA and the cache; nothing is downloaded.
 
@@ -170,7 +170,7 @@ def _bundled() -> DigitData:
 
 
 def _as_data(name: str, white: int, *arrays: np.ndarray) -> DigitData:
-    """The arrays as tensors, images divided by the number that stands for white."""
+    """Return the arrays as tensors, with images divided by `white`, the value of a white pixel."""
     images, labels, test_images, test_labels = arrays
     return DigitData(
         name,
@@ -215,7 +215,7 @@ SETTINGS = {
 class DigitFeatures:
     """Features `(n, 50)`, float32 and never negative, with their labels `(n,)`, in the folds of the data."""
 
-    data_name: str  # which data they are from. Results carry it
+    data_name: str  # the name of the data; stored with results
     train_features: Tensor  # `(n, 50)`
     train_labels: Tensor  # `(n,)`
     test_features: Tensor  # `(n, 50)`
@@ -244,7 +244,7 @@ class FeatureNetwork(nn.Module):
         self.last = nn.Linear(FEATURES, CLASSES)
 
     def features(self, images: Tensor) -> Tensor:
-        """Images in [0, 1] `(n, H, W)` to features `(n, 50)`."""
+        """Return the features `(n, 50)` of images `(n, H, W)` in [0, 1]."""
         x = (images.unsqueeze(1) - self.settings.mean) / self.settings.deviation
         x = functional.relu(functional.max_pool2d(self.first(x), 2))
         x = functional.dropout2d(self.second(x), self.settings.dropout, self.training)
@@ -252,14 +252,14 @@ class FeatureNetwork(nn.Module):
         return functional.relu(self.hidden(x.flatten(1)))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to scores `(n, 10)`."""
+        """Return the scores `(n, 10)` of images `(n, H, W)`."""
         return self.last(functional.dropout(self.features(images), self.settings.dropout, self.training))
 
 
 def digit_features(data: DigitData, settings: Settings | None = None) -> DigitFeatures:
     """Features of all images of `data`, from a network trained on its train fold.
 
-    The network and its features are cached under a hash of the data and the settings. Our own networks ship with lmd.
+    The network and its features are cached under a hash of data and settings; networks for `SETTINGS` ship with lmd.
     """
     settings = settings or SETTINGS[check_choice("data", data.name, tuple(SETTINGS))]
     key = _key(data, settings)
@@ -312,7 +312,7 @@ def _key(data: DigitData, settings: Settings) -> str:
 
 
 def _cached_features(path: Path, data: DigitData) -> dict[str, Tensor] | None:
-    """The cached features of these data; None where there is nothing, or nothing usable."""
+    """Return the cached features of these data, or None if there are no usable ones."""
     try:
         found = read_tensors(path)
     except FileError:

@@ -45,7 +45,7 @@ def _download_one(name: str, digest: str, sources: Sequence[str], folder: Path) 
                 return Path(pooch.retrieve(source + name, f"sha256:{digest}", name, folder, downloader=fetch))
             except ValueError:
                 trouble.append(f"{source} (another SHA-256 than {digest[:12]}...)")
-            except OSError as error:  # what requests raises are OSErrors
+            except OSError as error:  # all exceptions of requests are OSErrors
                 trouble.append(f"{source} ({type(error).__name__})")
     accepted = f"the genuine file; put it into {folder} by hand, or into a folder that LMD_DATA names"
     raise FileError(name, f"nothing usable from {', '.join(trouble)}", accepted)
@@ -60,7 +60,7 @@ def named_folder(argument: str, path: str | Path) -> Path:
 
 
 def find_folder(data_dir: str | Path | None, holder: Callable[[Path], Path | None]) -> Path | None:
-    """The folder of a dataset: in `data_dir` if given, else in the folder LMD_DATA names, then in the cache."""
+    """Return what `holder` finds in `data_dir` if given, else in the folder LMD_DATA names, then in the cache."""
     if data_dir is not None:
         return holder(named_folder("data_dir", data_dir))
     named = os.environ.get("LMD_DATA")

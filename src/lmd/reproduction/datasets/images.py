@@ -35,7 +35,7 @@ STL10_BYTES = 3 * 96 * 96
 
 
 def fetch_stl10() -> Path:
-    """Download STL-10 (2.6 GB) to the cache and unpack its images (3.1 GB), unless they are there; the folder."""
+    """Download STL-10 (2.6 GB) to the cache and unpack its images (3.1 GB), unless they exist; return the folder."""
     folder = cache_folder() / "stl10"
     if not all(_is_complete(folder, part) for part in STL10_COUNTS):
         (archive,) = download({STL10_ARCHIVE: STL10_SHA256}, STL10_SOURCES, folder)
@@ -63,14 +63,14 @@ def unpack_stl10(archive: Path, folder: Path) -> None:
 def find_stl10(data_dir: str | Path | None = None) -> Path | None:
     """The folder with STL-10's train and test images, or None.
 
-    Looked for in `data_dir` if given, else in LMD_DATA and then in the cache; in each of them, in the subfolders
-    `stl10` and `stl10_binary` first.
+    It is looked for in `data_dir` if given, else in LMD_DATA and then in the cache; in each of them, first in the
+    subfolders `stl10` and `stl10_binary`.
     """
     return find_folder(data_dir, _stl10_folder)
 
 
 def read_stl10(folder: Path, part: str = "train") -> np.ndarray:
-    """The images of a part, bytes `(n, 3, 96, 96)`, mapped into memory, not read."""
+    """Return the images of a part as a memory map, bytes `(n, 3, 96, 96)`."""
     path = folder / _stl10_name(check_choice("part", part, tuple(STL10_COUNTS)))
     if not path.is_file():
         raise FileError("STL-10", f"{folder} without {path.name}", "all its files; `lmd data fetch stl10` gets them")
@@ -126,7 +126,7 @@ pair is left out for the same reason.)"""
 class ImageData:
     """Colour images `(n, 3, 96, 96)`, bytes, in a train and a test fold."""
 
-    name: str  # which data these are: `photographs` or `stl10`. Results carry it
+    name: str  # `photographs` or `stl10`; stored with results
     train_images: Tensor  # `(n, 3, 96, 96)`
     test_images: Tensor  # `(n, 3, 96, 96)`
 
@@ -135,11 +135,11 @@ class ImageData:
 class ImageSet:
     """Images of the user: bytes `(3, H, W)` of any sizes."""
 
-    name: str  # the name of the folder or file they are from. Results carry it
+    name: str  # the name of their folder or file; stored with results
     images: tuple[Tensor, ...]  # each `(3, H, W)`
 
     def crops(self, side: int) -> Tensor:
-        """The middle `side` x `side` pixels of each `(n, 3, side, side)`."""
+        """Return the middle `side` x `side` pixels of each image, `(n, 3, side, side)`."""
         check_count("side", side)
         for image in self.images:
             if min(image.shape[1:]) < side:
@@ -149,10 +149,10 @@ class ImageSet:
 
 
 def image_data(name: str = "auto", data_dir: str | Path | None = None) -> ImageData:
-    """The images called `name`: `photographs`, `stl10`, or `auto`: STL-10 where it is at hand, else the photographs.
+    """Return the images called `name`: `photographs`, `stl10`, or `auto`, which is `stl10` if available.
 
-    STL-10 is at hand in `data_dir`, or else in the folder that LMD_DATA names, or in the cache after
-    `lmd.reproduction.datasets.fetch("stl10")`. Nothing is downloaded here.
+    STL-10 is looked for in `data_dir` if given, else in the folder that LMD_DATA names and then in the cache, where
+    `lmd.reproduction.datasets.fetch("stl10")` puts it. Nothing is downloaded here.
 
     >>> data = image_data("photographs")
     >>> data.name, data.train_images.shape, data.test_images.shape
@@ -184,7 +184,7 @@ def read_images(path: str | Path) -> ImageSet:
 
 
 def read_image(path: str | Path) -> Tensor:
-    """An image file in colour, upright, as bytes `(3, H, W)`; transparency is left out, 16 bits become 8."""
+    """Return an image file in colour, upright, as bytes `(3, H, W)`; transparency is dropped, 16 bits become 8."""
     picture = read_picture(path)
     if len(picture.size) > 2 or picture.colours.dtype.kind == "f":
         raise FileError("image", f"{path}, a volume or floating-point numbers", "an image of 8 or 16 bits")
@@ -212,23 +212,23 @@ def _read_npz(path: Path) -> np.ndarray:
 
 
 def _read_bytes(path: Path, file: IO[bytes], accepted: str) -> np.ndarray:
-    """The array of an .npy file, if its header says bytes `(n, 3, H, W)` that there is memory for."""
+    """Read an .npy file; raise an error unless it has bytes `(n, 3, H, W)` that fit into memory."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of headers as old Pythons wrote them
+        warnings.simplefilter("ignore")  # about headers of Python 2
         version = np.lib.format.read_magic(file)
         read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, columns_first, dtype = read_header(file)
     if dtype != np.uint8 or len(shape) != 4 or shape[1] != 3 or math.prod(shape) <= 0:
         raise FileError("images", f"{path} with `images` of {dtype} {shape}", accepted)
     check_memory("images", f"{path} with `images` of {shape}", 2 * math.prod(shape))
-    content = np.frombuffer(file.read(math.prod(shape) + 1), dtype=np.uint8)  # to the end, where the checksum is
+    content = np.frombuffer(file.read(math.prod(shape) + 1), dtype=np.uint8)  # to the end: checks the CRC
     return content.reshape(shape, order="F" if columns_first else "C")
 
 
 def photograph_crops(photographs: Sequence[tuple[str, str]]) -> Tensor:
-    """The photographs at several scales, cut into 96 x 96 pieces `(n, 3, 96, 96)` that do not overlap at a scale.
+    """Cut photographs at several scales into 96 x 96 crops `(n, 3, 96, 96)` that do not overlap within a scale.
 
-    One of each photograph in turn, the coarse scales first, so that the first few show all of them.
+    Crops take turns by photograph and begin with coarse scales, so that the first few show all photographs.
     """
     pieces = [_pieces(bundled(*place)) for place in photographs]
     return torch.stack([piece for turn in zip_longest(*pieces) for piece in turn if piece is not None])
@@ -239,7 +239,7 @@ _bundled_crops = functools.cache(photograph_crops)
 
 
 def bundled(package: str, file: str) -> Path:
-    """A file inside an installed package, without importing it."""
+    """Return the path of a file in an installed package, without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise FileError("photographs", f"no package {package}", missing(package))
@@ -247,7 +247,7 @@ def bundled(package: str, file: str) -> Path:
 
 
 def _pieces(path: Path) -> Iterator[Tensor]:
-    """The photograph, shrunk to each of `SIDES` that its shorter side has, cut row by row around its middle."""
+    """Yield crops around the middle, row by row, of a photograph shrunk to each of `SIDES` up to its shorter side."""
     require("PIL")
     from PIL import Image
 

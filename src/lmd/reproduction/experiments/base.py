@@ -27,7 +27,7 @@ from lmd.reproduction.tables import LARGER, Row, best, curve, distinct, method_t
 from lmd.solvers import MirrorDescent, Result, Solver, run
 
 PRESETS = ("quick", "standard", "paper")
-MAX_SEED = 2**32 - 1  # the largest seed: what every library that draws numbers takes
+MAX_SEED = 2**32 - 1  # the largest seed that every library with random numbers takes
 TUNED = ("multiplier", "seed")  # what methods are tuned over: a table shows the best of them, as the paper does
 MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)  # the step-size multipliers of the paper's figures
 
@@ -45,12 +45,12 @@ class Session:
     images: Path | None = None  # a folder or file of images to take in place of the test images
     rows: list[Row] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
-    # what a reader should know beside the rows, such as which data they are from
+    # other facts for the reader, such as the name of the data
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def repeats(self) -> int:
-        """How often a run is repeated for its times."""
+        """Number of runs of which the median time is taken."""
         return 2 if self.preset == "quick" else 5
 
     def log(self, event: str, **data: Any) -> None:
@@ -86,13 +86,13 @@ class Session:
     def record_curves(
         self, method: str, iterations: int, curves: Mapping[str, Sequence[float]], **settings: Any
     ) -> None:
-        """Add the rows of curves by metric for iterations 0 to `iterations`; one that ended before keeps its last."""
+        """Add the rows of curves by metric for iterations 0 to `iterations`; shorter curves keep their last value."""
         for metric, found in curves.items():
             for k in range(iterations + 1):
                 self.record(method, k, metric, float(found[min(k, len(found) - 1)]), **settings)
 
     def learned(self, name: str, label: str = "lmd", preset: str | None = None) -> MirrorDescent:
-        """Return a learned solver, loaded or trained now, and a fact that says which."""
+        """Return a learned solver, loaded or trained now, and record its origin as a fact."""
         chosen = self.preset if preset is None else preset
         solver: Any = recipes.obtain(name, chosen, retrain=self.retrain, progress=self.progress)
         self.facts[f"{label} comes from"] = recipes.origin(name, chosen, retrain=self.retrain)
@@ -108,7 +108,7 @@ class Session:
     def save_frames(self, name: str, frames: Mapping[str, Tensor], caption: str) -> None:
         """Write pictures `(3, H, W)` of one size in [0, 1] to figures/NAME.png, one under the other.
 
-        On the page a slider compares two, or goes through more of them like a film.
+        On the page, a slider compares two pictures, or plays more of them like a film.
         """
         from matplotlib.image import imsave
 
@@ -144,7 +144,7 @@ class Experiment(abc.ABC):
 
 
 def reached(rows: Sequence[Row], method: str, metric: str, iteration: int | str, **settings: Any) -> str:
-    """The number of a method at an iteration, the best over its step-sizes, as text."""
+    """Return the value of `metric` of a method at an iteration as text, the best over its step sizes."""
     found = best(select(rows, method=method, metric=metric, iteration=iteration, **settings), largest=metric in LARGER)
     return number(None if found is None else found["value"])
 
@@ -157,9 +157,9 @@ def measure(
     repeats: int,
     watch: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Result, list[float]]:
-    """`run`, with times worth showing: after a warm-up, each iteration's time is the median over some repeats.
+    """Run a solver; return the result, and `watch(x)` of each iterate including the start.
 
-    Also what `watch` says of each iterate, the start included.
+    After a warm-up, the time of each iteration is measured as the median over `repeats` runs.
     """
     run(solver, problem, x0, iterations=min(3, iterations))
     seen = [] if watch is None else [float(watch(x0))]
@@ -201,8 +201,8 @@ def reproduce(
     """Run an experiment and write OUT/NAME/metrics.json, figures/*.png and run.log.jsonl; returns OUT/NAME.
 
     `images` is a folder of images or an `.npz` to take in place of the test images, in an experiment that has some.
-    Everything is written beside the final place first and moved there when it is whole, so a run that fails leaves
-    what was there before.
+    Files are written to a hidden folder beside OUT/NAME and moved there at the end, so a run that fails does not
+    change earlier results.
     """
     check_choice("preset", preset, PRESETS)
     check_count("seed", seed, least=0, most=MAX_SEED)
@@ -250,9 +250,9 @@ def plot_methods(
     tuned: Sequence[str] = (),
     first: int = 1,
 ) -> list[list[float]]:
-    """Curves by iteration in one panel, and by milliseconds, from iteration `first` on, in the other; their values.
+    """Plot curves by iteration in `panels[0]` and by milliseconds, from iteration `first` on, in `panels[1]`.
 
-    The best multiplier of a method is drawn in full, the others faintly; of `tuned` methods only the best.
+    The best multiplier of a method is drawn in full, the others faintly or, if `tuned`, not at all. Returns all values.
     """
     drawn = []
     for method in methods:
@@ -280,7 +280,7 @@ def draw_comparison(
     what: str = "instances",
     tuned: Sequence[str] = (),
 ) -> None:
-    """Each metric, labelled, against iterations (top) and time (bottom); `finish(axes, metric)` sets the scales."""
+    """Plot each metric against iterations (top) and time (bottom); `finish(axes, metric)` sets the scales."""
     with figure(5.2 * len(metrics), 7.6) as drawing:
         panels = drawing.subplots(2, len(metrics), squeeze=False)
         for column, (metric, label) in enumerate(metrics.items()):

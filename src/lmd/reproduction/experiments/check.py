@@ -1,4 +1,4 @@
-"""`lmd check`: load a solver, diagnose it, and write what was found as a table and a figure."""
+"""`lmd check`: load a solver, diagnose it, and write the findings as JSON and a figure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lmd.solvers.saving import SOLVER_FILE
 from lmd.training.instances import stack_instances
 from lmd.training.settings import training_seed
 
-TARGET = 1e-2  # the relative gap that shares of a class are within, where no other was promised
+TARGET = 1e-2  # the relative gap to test where the solver's card promises none
 RUNS = 100  # instances that a promise about a class is tested on
 PRESET = "quick"  # the size of the families that a solver of the zoo is checked on
 
@@ -48,9 +48,9 @@ def check(
 ) -> Diagnosis:
     """Diagnose a solver of the zoo or of a folder; with `out`, write OUT/check.json and OUT/check.png.
 
-    A folder that `lmd train NAME` wrote is checked on the family of NAME; any other needs a `family`, which may be the
-    name of a solver that is for it, or MODULE:FAMILY. What the card of a learned solver promises of its class is tested
-    on instances that are drawn now; where it promises nothing, what could be is reported.
+    A folder that `lmd train NAME` wrote is checked on the family of NAME; any other folder needs a `family`: a Family,
+    the name of a solver trained on it, or MODULE:FAMILY. A promise on the solver's card about its class is tested on
+    new instances; without one, the promise that could be made is reported.
     """
     solver = zoo.load(name, bare=True)
     if family is None:
@@ -73,10 +73,10 @@ def check(
 def promise_findings(
     solver: Solver[Any], family: Family, batch: int, seed: int, minimum_of: Callable[[Any], Tensor]
 ) -> list[Finding]:
-    """The share of the class that is within a target: what the solver's card promises of it, or what could be.
+    """Test the promise on the solver's card about the share of a class within a target, or find what could be promised.
 
-    A promise is broken where a `Monitor` of its own instances says that the class has moved. Nothing where minima are
-    not known.
+    A promise is broken if a `Monitor` detects on new instances that the class has changed. The list is empty if minima
+    are not known.
     """
     card = solver.card
     said = Promise(**card["promise"]) if "promise" in card else None
@@ -101,7 +101,7 @@ def promise_findings(
 
 
 def import_family(name: str) -> Family:
-    """Import a family, or make one of a class without arguments, by its name "module:Family"."""
+    """Import a family by its name "module:Family"; a class is instantiated without arguments."""
     accepted = "module:Family, such as my_module:MyFamily, to be imported from here"
     sys.path.insert(0, os.getcwd())
     try:
@@ -117,9 +117,9 @@ def import_family(name: str) -> Family:
 
 
 def named_family(name: str) -> Family:
-    """What the solver of the zoo called `name` is trained on, drawn anew where training drew it beforehand.
+    """Return the family MODULE:FAMILY, or the family that the solver `name` is trained on.
 
-    Or the family MODULE:FAMILY.
+    If training samples from a pool that is solved beforehand, return the family of the pool, to sample new instances.
     """
     if ":" in name:
         return import_family(name)
@@ -128,7 +128,7 @@ def named_family(name: str) -> Family:
 
 
 def family_of(name: str | Path) -> Family:
-    """What a solver was trained on: by its name, or by the command that its folder remembers."""
+    """Return the family a solver was trained on, from its name or from the command stored in its folder."""
     if str(name) in zoo.names():
         return named_family(str(name))
     card = read_json(Path(name) / SOLVER_FILE).get("card")
@@ -151,7 +151,7 @@ def check_table(found: Diagnosis) -> Table:
 
 
 def write_check(found: Diagnosis, folder: Path, title: str) -> None:
-    """The findings as JSON, and the values over the iterations, alone and guarded, as a figure."""
+    """Write the findings as JSON, and a figure of the values over the iterations, alone and guarded."""
     findings = [
         {"family": f.variant, "what": f.name, "value": f.value if math.isfinite(f.value) else None, "holds": f.holds}
         | ({"promise": f.promise} if f.promise else {})

@@ -56,8 +56,8 @@ def peak_memory(work: Callable[[], object]) -> dict[str, float]:
 def fresh_process(function: Callable[..., T], *arguments: Any) -> T:
     """Return `function(*arguments)`, computed in a new process.
 
-    A process that ends without an answer, as it does where memory runs out, is an `LmdError`. A script that calls this
-    guards its main part with `if __name__ == "__main__":`, as everywhere with Python's processes.
+    If the process ends without an answer, for example because memory runs out, an `LmdError` is raised. As always with
+    Python's processes, a script that calls this must guard its main part with `if __name__ == "__main__":`.
     """
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context: Any = multiprocessing.get_context(method)
@@ -106,7 +106,7 @@ class Size:
 
 
 SIZES = {"quick": Size(4, 4, 16, 2, 1), "standard": Size(60, 75, 96, 1, 2), "paper": Size(60, 75, 96, 25, 3)}
-"""Filters of the paper's networks and its images at `standard`, one image at a time; its batch as well at `paper`."""
+"""`standard` has the paper's networks and image size, with a batch of one image; `paper` also has its batch size."""
 
 
 COSTS = {  # the columns of the table: a method and a metric each
@@ -120,7 +120,7 @@ COSTS = {  # the columns of the table: a method and a metric each
 
 
 class CostExperiment(Experiment):
-    """One training update and one solve of the paper's inpainting, each in a process of its own."""
+    """One training update and one solve of the paper's inpainting, each in a new process."""
 
     name = "cost"
     title = "Seconds and peak memory of training and solving against the number of iterations"
@@ -155,7 +155,7 @@ class CostExperiment(Experiment):
 
 
 def _images(session: Session, size: Size) -> np.ndarray:
-    """The middles of a batch of test images, again from the first where there are too few."""
+    """Return the middles of a batch of test images; images are repeated if there are too few."""
     images = images_for(session)
     if min(images.shape[2:]) < size.side:
         given = f"images of {images.shape[2]} x {images.shape[3]} pixels"
@@ -183,7 +183,7 @@ def _measure(
 
 
 def expected_peak(measured: dict[int, float], iterations: int) -> float:
-    """The peak for a number of iterations, on the line through the last two that were measured (0 before that)."""
+    """Extrapolate the peak linearly from the last two measurements; return 0 if there are fewer than two."""
     if len(measured) < 2:
         return 0.0
     (n1, p1), (n2, p2) = list(measured.items())[-2:]
@@ -220,7 +220,7 @@ def job(work: str, iterations: int, size: Size, images: np.ndarray) -> Callable[
 
 
 def measure_case(work: str, iterations: int, size: Size, images: np.ndarray, threads: int) -> dict[str, float]:
-    """The peak of a first call, and the median of the seconds of some more, whose warm-up it was."""
+    """Return the memory of a first call, which is also the warm-up, and the median seconds of further calls."""
     torch.set_num_threads(threads)
     function = job(work, iterations, size, images)
     memory = peak_memory(function)

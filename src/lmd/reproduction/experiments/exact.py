@@ -1,4 +1,4 @@
-"""Exact learned mirrors beside the pair and classical methods, unguarded, from one iteration to a thousand."""
+"""Compare exact learned mirrors with pairs and classical methods, unguarded, for up to a thousand iterations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lmd.training import train
 
 MARKS = (0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)  # iterations to record
 LONGEST = {"quick": 30, "standard": 1000, "paper": 1000}
-PAIR_LONGEST = {"quick": 10, "standard": 100, "paper": 1000}  # an iteration of a pair costs that of thirty others
+PAIR_LONGEST = {"quick": 10, "standard": 100, "paper": 1000}  # an iteration of a pair costs as much as thirty others
 IMAGES = {"quick": 2, "standard": 8, "paper": 100}
 NOISES = {"quick": (0.05,), "standard": (0.01, 0.05, 0.1, 0.2), "paper": (0.01, 0.05, 0.1, 0.2)}
 STARTS = {"quick": 4, "standard": 20, "paper": 100}
@@ -43,14 +43,14 @@ METRICS = ("relative_gap", "psnr")
 METHODS = ("gd", "lgd", "lbfgs", "pdhg", "published", "pair", "exact")
 NETWORKS = ("published", "pair")
 STEPS_TRAINING: dict[str, Any] = {"batch": 4, "learning_rate": 2e-3, "schedule": "cosine", "value_weights": "last"}
-STEPS_UPDATES = {"quick": 20, "standard": 200, "paper": 200}  # how the steps of learned gradient descent are trained
+STEPS_UPDATES = {"quick": 20, "standard": 200, "paper": 200}  # for the steps of learned gradient descent
 PAIRS = {  # the learned pairs, by problem
     "svm": "svm-pair-10",
     "linear-classifier": "linear-classifier-10",
     "denoise": "denoise-pair-10",
     "inpaint": "inpaint-pair-10",
 }
-PUBLISHED = {"svm": "svm-published-10"}  # those of the published networks, trained as the paper says
+PUBLISHED = {"svm": "svm-published-10"}  # solvers with the published networks, trained as in the paper
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class ExactCase:
     x0: Tensor
     minimum: Tensor
     solvers: Mapping[str, Solver[Any]]
-    minimiser: Tensor | None = None  # of an image: what PSNR is to; of inpainting, which has many, the smoothest
+    minimiser: Tensor | None = None  # of images, for PSNR; the smoothest if there are many
 
 
 class ExactExperiment(Experiment):
-    """Least squares, SVM, linear classifier, denoising and inpainting: no safeguard on anything."""
+    """Least squares, SVM, linear classifier, denoising and inpainting, all without a safeguard."""
 
     name = "exact"
     title = "Exact learned mirrors, unguarded, to a thousand iterations"
@@ -101,24 +101,24 @@ class ExactExperiment(Experiment):
 
 
 def learned_solver_of(session: Session, name: str) -> Solver[Any]:
-    """The solver that ships, where it was trained on the same data at any size; else one that is trained now."""
+    """Return the shipped solver if its data are photographs or, not at quick size, the same digits; else train one."""
     preset = session.preset
     if preset == "paper" or (zoo.card(name)["data"] == "photographs" and not session.retrain):
         preset = recipes.SHIPPED_PRESET
-    with warnings.catch_warnings():  # one that begins near the optima of other digits may stay as it is at quick size
+    with warnings.catch_warnings():  # training at quick size may not improve a solver that starts near optima
         warnings.simplefilter("ignore", TrainingWarning)
         return recipes.obtain(name, preset, retrain=session.retrain, progress=session.progress)
 
 
 def _learned(session: Session, name: str) -> dict[str, Solver[Any]]:
-    """The exact mirrors, the corrected pair, and the pair as published, or its networks in the paper's algorithm."""
+    """Return exact mirrors, the corrected pair, and the published (else the same) pair in the paper's algorithm."""
     exact, pair = (learned_solver_of(session, solver) for solver in (f"{name}-exact-10", PAIRS[name]))
     published: Any = learned_solver_of(session, PUBLISHED[name]) if name in PUBLISHED else pair
     return {"published": MirrorDescent(published.mirror, published.steps), "pair": pair, "exact": exact}
 
 
 def _learned_gd(session: Session, name: str) -> Solver[Any]:
-    """Gradient descent with ten learned steps, the last of which goes on, trained on the instances of the pair."""
+    """Train gradient descent with ten learned steps, the last of which is repeated, on the family of the pair."""
     preset = "quick" if session.preset == "quick" else "standard"
     solver = LearnedMirrorDescent(Euclidean(), 10, 0.05, (1e-3, 0.5), "last")
     family = recipes.recipe(PAIRS[name]).family(preset)
@@ -173,7 +173,7 @@ def _record(session: Session, case: ExactCase, **settings: Any) -> None:
 
 
 def _draw(session: Session) -> None:
-    """Plot the mean relative gap of each problem by iterations and by time; of images, at the second noise level."""
+    """Plot the mean relative gap of each problem by iterations and by time; for images, at the second noise level."""
     with figure(4.2 * len(PANELS), 7.6) as drawing:
         panels = drawing.subplots(2, len(PANELS))
         for column, name in enumerate(PANELS):

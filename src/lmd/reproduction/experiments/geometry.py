@@ -45,7 +45,7 @@ LOGISTIC: dict[str, Any] = {
     "value_weights": "last",
     "clip_gradient": 1.0,
 }
-"""How the metric of logistic regression is trained: the gap after three iterations, and nothing about Hessians."""
+"""How the metric of logistic regression is trained: the loss is the gap after three iterations, without Hessians."""
 
 
 class GeometryExperiment(Experiment):
@@ -78,7 +78,7 @@ class GeometryExperiment(Experiment):
 
 
 class Logistic(Problem):
-    r"""f(x) = mean_i log(1 + exp(-a_i'x)) + ridge/2 ||x||^2, the a_i times their labels as rows `(B, m, n)`."""
+    r"""f(x) = mean_i log(1 + exp(-a_i'x)) + ridge/2 ||x||^2; `rows` `(B, m, n)` are the a_i, features times label."""
 
     batched = ("rows",)
 
@@ -97,7 +97,7 @@ class Logistic(Problem):
         return torch.einsum("bmn,bm->bn", self.rows, pulls) + LOGISTIC_RIDGE * x
 
     def hessian(self, x: Tensor) -> Tensor:
-        """`(B, n, n)`."""
+        """Return the Hessian at x `(B, n, n)`."""
         chances = self._margins(x).sigmoid()
         weighted = self.rows * (chances * (1 - chances) / self.rows.shape[1])[..., None]
         ridge = LOGISTIC_RIDGE * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
@@ -105,7 +105,7 @@ class Logistic(Problem):
 
     @torch.no_grad()
     def minimiser(self) -> Tensor:
-        """By ten steps of Newton's method from 0, `(B, n)`."""
+        """Return the minimiser `(B, n)`, by ten steps of Newton's method from 0."""
         x = self.rows.new_zeros(len(self.rows), self.rows.shape[2])
         for _ in range(10):
             x = x - torch.linalg.solve(self.hessian(x), self.subgradient(x))
@@ -113,7 +113,7 @@ class Logistic(Problem):
 
 
 class LogisticFamily(Family):
-    """Logistic regression on `ROWS` of scikit-learn's breast cancer rows, from random starts around the minimisers."""
+    """Logistic regression on `ROWS` random rows of scikit-learn's breast cancer data, from starts near minimisers."""
 
     name = "logistic"
 
@@ -131,7 +131,7 @@ class LogisticFamily(Family):
 
 
 def _logistic(session: Session) -> None:
-    """The cosines between the principal directions of a learned metric and of the mean Hessian at other minimisers."""
+    """Train a metric; record cosines between its principal directions and those of the mean Hessian at minimisers."""
     family, start = LogisticFamily(), 0.1 * torch.eye(30, dtype=torch.float64)
     mirror = Quadratic.from_matrix(start)
     solver = LearnedMirrorDescent(mirror, 3, 1.0, (0.5, 2.0), "last").double()
@@ -142,7 +142,7 @@ def _logistic(session: Session) -> None:
 
 
 def _record_cosines(session: Session, name: str, learned: Tensor, truth: Tensor) -> None:
-    """The cosines of the angles between the spaces of the principal directions of two matrices `(n, n)`."""
+    """Record the cosines of the angles between the spaces of the principal directions of two matrices `(n, n)`."""
     bases = [torch.linalg.eigh(matrix).eigenvectors[:, -DIRECTIONS:] for matrix in (learned, truth)]
     for k, cosine in enumerate(torch.linalg.svdvals(bases[0].T @ bases[1]).tolist(), start=1):
         session.record("exact", k, "cosine", cosine, problem=name)
@@ -183,7 +183,7 @@ def _least_squares(session: Session) -> None:
 
 
 def _classifier(session: Session) -> dict[str, Tensor]:
-    """Principal directions of features: of the learned Hessians, and of the mean one near a solution; eigenvalues."""
+    """Record cosines between the mean learned Hessian and the true one near a solution; return their eigenvalues."""
     source = CLASSIFIERS
     family = source.held_out(source.train(session.preset), HeldOut(session.preset, subsets=1))
     family.ridge = RIDGE
@@ -206,7 +206,7 @@ def _dense(mirror: Separable) -> Tensor:
 
 
 def _spectra(session: Session, solver: Any, problem: TVDenoising) -> Sequence[tuple[list[float], ...]]:
-    """For each learned iteration: frequencies, learned slopes, and the mean diagonal of the Hessian at the minima."""
+    """Return frequencies, learned slopes and mean diagonals of the Hessian at the minimisers, for each iteration."""
     x, found = minimiser(problem), []
     radius = frequencies(*x.shape[2:], x.dtype, x.device)
     bins = (radius * BINS).long().clamp(max=BINS - 1)
@@ -231,7 +231,7 @@ def _spectra(session: Session, solver: Any, problem: TVDenoising) -> Sequence[tu
 
 
 def _angles(session: Session, solver: Any, pair: Any, problem: TVDenoising) -> dict[str, list[float]]:
-    """The cosine between the Newton step and that of each geometry, along the learned run, mean over the images."""
+    """Return the cosines of each geometry's step with the Newton step, along the learned run, averaged over images."""
     state: Any = solver.init(problem, problem.start())
     found: dict[str, list[float]] = {"gradient": [], "pair": [], "exact": []}
     for k in range(solver.iterations):

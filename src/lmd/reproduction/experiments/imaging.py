@@ -55,7 +55,7 @@ class PhotographExperiment(Experiment):
 
     imaging = True
     methods: ClassVar[tuple[str, ...]]
-    tuned: ClassVar[tuple[str, ...]]  # those of which only the best step is drawn
+    tuned: ClassVar[tuple[str, ...]]  # methods of which only the best step is drawn
     figures: ClassVar[tuple[str, str]]
     damaged: ClassVar[str]  # what has been done to the images, in words
 
@@ -67,10 +67,10 @@ class PhotographExperiment(Experiment):
 
     @abc.abstractmethod
     def problem(self, session: Session, images: Tensor) -> TVModel:
-        """The paper's problem for these images `(B, C, H, W)`, and facts about it."""
+        """Return the paper's problem for these images `(B, C, H, W)`, and record facts about it."""
 
     def record_peers(self, session: Session, problem: TVModel) -> tuple[str, ...]:
-        """Rows of other people's solvers, and the names of these."""
+        """Record the rows of solvers of other packages, and return their names."""
         return ()
 
     def run(self, session: Session) -> None:
@@ -90,13 +90,13 @@ class PhotographExperiment(Experiment):
 
 
 def middles(images: Tensor, side: int) -> Tensor:
-    """The middle `(n, C, side, side)` of each image, or of the whole where it is smaller."""
+    """Return the middle `(n, C, side, side)` of each image, or the whole image if it is smaller."""
     top, left = (max(0, size - side) // 2 for size in images.shape[2:])
     return images[:, :, top : top + side, left : left + side]
 
 
 def images_to_test(brought: Path | None, count: int | None, side: int, data: str = "auto") -> tuple[str, Tensor]:
-    """Return centre crops of the test images in [0, 1], and a description of their source.
+    """Return the name of the source of the test images, and their centre crops in [0, 1].
 
     If one of the user's images is smaller than `side`, all are cropped to its size.
     """
@@ -111,7 +111,7 @@ def images_to_test(brought: Path | None, count: int | None, side: int, data: str
 
 
 def images_for(session: Session) -> Tensor:
-    """The test images `(n, 3, side, side)` in [0, 1]: brought, else of STL-10, at quick size the photographs'."""
+    """Return test images `(n, 3, side, side)` in [0, 1]: the user's, else (not at quick size) STL-10, else bundled."""
     data = "photographs" if session.preset == "quick" else "auto"
     name, images = images_to_test(session.images, COUNTS[session.preset], SIDES[session.preset], data)
     session.facts["data"] = f"{len(images)} test images of {images.shape[2]} x {images.shape[3]} from {name}"
@@ -124,10 +124,10 @@ def generator_for(session: Session, purpose: int = 0) -> torch.Generator:
 
 
 def learned_solver(session: Session, task: str) -> MirrorDescent:
-    """Return the learned pair of a task, and a fact that names its origin.
+    """Return the learned pair of a task, and record its origin as a fact.
 
-    Where one ships it serves at quick size too, as it is trained on the same photographs. At `paper` size it is the
-    published one.
+    The shipped pair, if there is one, also serves at quick size, as it is trained on the same photographs. At `paper`
+    size the pair is the published one.
     """
     name = f"{task}-{'published' if session.preset == 'paper' else 'pair'}-10"
     ships = session.preset == "quick" and name in zoo.names() and not session.retrain
@@ -136,7 +136,7 @@ def learned_solver(session: Session, task: str) -> MirrorDescent:
 
 @dataclass(frozen=True)
 class SteppedSolver:
-    """A solver with the step-size multiplier it is tried at; None for steps that are its own."""
+    """A solver and its step-size multiplier, which is None for a solver with learned steps."""
 
     name: str
     solver: Solver[Any]
@@ -144,15 +144,15 @@ class SteppedSolver:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The setting that its rows carry."""
+        """The settings of its rows."""
         return {} if self.multiplier is None else {"multiplier": self.multiplier}
 
 
 def trials_for(problem: TVModel, learned: MirrorDescent, names: Sequence[str]) -> list[SteppedSolver]:
-    """Every method of these names at every multiplier, on the base steps of the published code.
+    """Return the methods with these names at every multiplier of the base steps of the published code.
 
-    gd, nesterov, lmd: multiples of 0.01; adam: of 0.05; lmd-adaptive: its learned steps. fgp: multiples of the step
-    that is proven to converge, up to 2 (and only where the data term is strongly convex). pdhg: multiples of tau = 0.2.
+    gd, nesterov, lmd: multiples of 0.01; adam: of 0.05; lmd-adaptive: its learned steps. fgp: multiples of the
+    standard step, only if the data term is strongly convex. pdhg: multiples of tau = 0.2.
     """
     found = []
     for m in MULTIPLIERS:
@@ -170,7 +170,7 @@ def trials_for(problem: TVModel, learned: MirrorDescent, names: Sequence[str]) -
 
 
 def record_trials(session: Session, problem: TVModel, trials: Sequence[SteppedSolver]) -> None:
-    """Run the trials and add their rows to iteration 20: loss, relative gap, PSNR to the minimiser, seconds."""
+    """Run the trials for 20 iterations and add their rows: loss, relative gap, PSNR to the minimiser, seconds."""
     best, least = minimiser(problem), minimum(problem).double()
     session.facts["mean minimum"] = float(least.mean())
     for trial in trials:
@@ -194,7 +194,7 @@ def ssim(x: Tensor, reference: Tensor) -> Tensor:
     from skimage.metrics import structural_similarity
 
     pairs = zip(reference.numpy(), x.numpy(), strict=True)
-    measured: Any = structural_similarity  # which has no types
+    measured: Any = structural_similarity  # scikit-image has no types
     found = [measured(one, other, data_range=1, channel_axis=0) for one, other in pairs]
     return torch.tensor(found, dtype=reference.dtype)
 
@@ -223,9 +223,9 @@ def snapshots(solver: Solver[Any], problem: TVModel, iterations: Sequence[int]) 
 def draw_pictures(
     session: Session, name: str, images: Tensor, problems: TVModel, learned: MirrorDescent, damaged: str
 ) -> None:
-    """Pictures of one instance: truth, start, ratio of the forward map to it, LMD, Adam, PDHG, the minimiser.
+    """Draw pictures of one instance: truth, start, forward map over start, LMD, Adam, PDHG, minimiser.
 
-    The instance is the one in the middle when they are ordered by their minima.
+    The instance is the one with the median minimum.
     """
     middle = int(minimum(problems).argsort()[len(images) // 2])
     truth, problem = images[middle : middle + 1], problems.select(slice(middle, middle + 1))
@@ -266,7 +266,7 @@ def draw_pictures(
 
 
 def _film(session: Session, name: str, problem: TVModel, best: Tensor, learned: Solver[Any], pdhg: Solver[Any]) -> None:
-    """Both solvers side by side after 0 to 10 iterations, from the start on."""
+    """Save frames of both solvers side by side, after 0 to 10 iterations."""
     counts = range(HORIZON + 1)
     films = [[problem.start(), *snapshots(solver, problem, counts[1:])] for solver in (learned, pdhg)]
     frames = {}
@@ -280,8 +280,8 @@ def _film(session: Session, name: str, problem: TVModel, best: Tensor, learned: 
 def forward_ratio(learned: MirrorDescent, y: Tensor, mask: Tensor | None = None) -> Tensor:
     """to_dual(y) / y in units of the mirror's scale, pixel by pixel `(H, W)`, the mean over the channels of one image.
 
-    Channels with y below 0.15, where noise dominates the ratio, are left out. Pixels without other channels and lost
-    pixels are NaN.
+    Channels with y below 0.15, where noise dominates the ratio, are left out. Lost pixels, and pixels without any
+    channel left, are NaN.
     """
     with torch.no_grad():
         ratio = learned.mirror.to_dual(y) / getattr(learned.mirror, "scale", 1.0) / y
@@ -325,7 +325,7 @@ class DenoiseExperiment(PhotographExperiment):
 
 
 def record_scikit_image(session: Session, problem: TVModel) -> None:
-    """The rows of scikit-image's split Bregman method, which treats the border a little differently.
+    """Record the rows of scikit-image's split Bregman method, which treats the border a little differently.
 
     Its limit is about 0.1% above the minimum.
     """
@@ -378,8 +378,8 @@ NOISE_PERCENT = (1, 2, 5, 10, 15, 20)
 NOISE_LEVEL_METHODS = ("gd", "adam", "fgp", "pdhg", "lmd", "lmd-adaptive")
 QUALITY_METRICS = {"psnr": psnr, "ssim": ssim}
 SHOWN_ITERATIONS = (HORIZON, ITERATIONS)
-DIVERGED = 10.0  # an instance has diverged if its value is not finite, or so many times what it started from
-FAR = 1e6  # pixels beyond this, or not finite, count as this far away: an average over images stays a number
+DIVERGED = 10.0  # an instance has diverged if its value is not finite or more than this many times the first one
+FAR = 1e6  # pixels are clamped to [-FAR, FAR] and NaN to FAR, so that averages over images are finite
 
 
 class NoiseLevelsExperiment(Experiment):
@@ -445,18 +445,18 @@ class _Tried:
         self.found = {
             metric: torch.stack(rows + [rows[-1]] * (ITERATIONS + 1 - len(rows))) for metric, rows in found.items()
         }
-        """By metric `(K+1, B)`; a run that ended early, as no image was finite any more, keeps its last numbers."""
+        """By metric `(K+1, B)`; if a run ends early, with no finite image left, its last numbers are kept."""
 
         last = values[-1]
         self.diverged = ~torch.isfinite(last) | (last > DIVERGED * values[0])
 
     def mean(self, metric: str) -> Tensor:
-        """Over the images `(K+1,)`."""
+        """Return the mean of `metric` over the images `(K+1,)`."""
         return self.found[metric].mean(dim=1)
 
 
 def _record_level(session: Session, name: str, tried: Sequence[_Tried], percent: int) -> None:
-    """Best over step-sizes (and iterations) of the mean over images; the worst image; the share that diverged."""
+    """Record the best mean over images among step sizes (and iterations), the worst image and the diverged share."""
     for metric in QUALITY_METRICS:
         means = torch.stack([one.mean(metric) for one in tried])
         session.record(name, "best", metric, float(means[:, 1:].max()), noise=percent)

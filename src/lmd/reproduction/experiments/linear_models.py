@@ -44,13 +44,13 @@ LABELS = {"loss": "mean loss", "relative_gap": "mean relative gap", "accuracy": 
 
 @dataclass(frozen=True)
 class DigitInstances:
-    """Test instances with their certified minima, and a cheap warm start: the mean of some optima."""
+    """Test instances with their certified minima, and a warm start: the mean of some optima."""
 
     problem: SubsetProblem
     x0: Tensor
     minimum: Tensor  # f* of each instance `(B,)`
     scale: Tensor  # what gaps are divided by `(B,)`: f*, or where f* is 0 the value at x = 0
-    accuracy: Callable[[Tensor], Tensor]  # the share of the whole test fold that each x classifies well `(B,)`
+    accuracy: Callable[[Tensor], Tensor]  # the share of the test fold that each x classifies correctly `(B,)`
     warm_start: Tensor  # the mean of the optima of some training instances, for every instance `(B, n)`
 
     def relative_gap(self, values: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class DigitInstances:
 
 
 class DigitExperiment(Experiment):
-    """An experiment that also times methods beside scikit-learn."""
+    """An experiment that also compares times with scikit-learn."""
 
     @classmethod
     def headline(cls, rows: Sequence[Row]) -> str:
@@ -116,7 +116,7 @@ def record(
 
 
 def record_learned(session: Session, method: str, learned: MirrorDescent, instances: DigitInstances) -> None:
-    """The rows of a learned solver with fixed steps, and with its own."""
+    """Record a learned solver with fixed steps, and with its learned steps."""
     for multiplier in MULTIPLIERS:
         fixed = learned.with_steps(multiplier * BASE_STEP)
         record(session, method, fixed, instances, multiplier=multiplier)
@@ -150,7 +150,7 @@ def record_comparison(session: Session, instances: DigitInstances, learned: Mirr
 
 
 def _best_step(make: Callable[[float], Solver[Any]], instances: DigitInstances, start: Tensor) -> float:
-    """The step of a grid of half decades that is best after twenty iterations, on the test instances themselves."""
+    """Return the step, from a grid of half decades, that is best on the test instances after twenty iterations."""
     grid = [float(10.0 ** (exponent / 2)) for exponent in range(-10, 2)]
     values = {step: run(make(step), instances.problem, start, 20).values.mean().item() for step in grid}
     return min(grid, key=lambda step: values[step] if math.isfinite(values[step]) else math.inf)
@@ -163,7 +163,7 @@ def compare(
     fit: Callable[[float], tuple[float, float]],
     others: Mapping[str, Solver[Any]] | None = None,
 ) -> None:
-    """The rows of every method, and the times to a gap of the best ones beside scikit-learn."""
+    """Record every method, and the times of the best ones and of scikit-learn to a relative gap."""
     record_comparison(session, instances, learned)
     solvers: dict[str, Solver[Any]] = {
         "lbfgs": LBFGS(),
@@ -184,7 +184,7 @@ def fit_first(instances: DigitInstances, model: Any, weights: Callable[[Any], An
     features, labels = problem.features[data_set].double().numpy(), problem.labels[data_set].numpy()
     begun = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it stopped early is what the tolerance is for
+        warnings.simplefilter("ignore")  # the tolerance makes it stop early
         model.fit(features, labels)
     seconds = time.perf_counter() - begun
     x = torch.as_tensor(weights(model), dtype=problem.features.dtype)
@@ -197,10 +197,10 @@ def record_wall_clock(
     solvers: dict[str, Solver[Any]],
     fit: Callable[[float], tuple[float, float]],
 ) -> None:
-    """Seconds to a relative gap of 1e-2 on one instance, from its random start, beside scikit-learn in the same run.
+    """Record the seconds of solvers and of scikit-learn to a relative gap of 1e-2 on one instance, in the same run.
 
-    `fit(tolerance)` trains scikit-learn's model and answers (seconds, relative gap); the loosest tolerance that
-    gets there counts. The value of a method that does not get there in 500 iterations is None.
+    `fit(tolerance)` trains scikit-learn's model and returns (seconds, relative gap); the loosest tolerance that reaches
+    the gap counts. The value of a method that misses it in 500 iterations (100 at quick size) is None.
     """
     problem, x0 = instances.problem.select(slice(0, 1)), instances.x0[:1]
     target = instances.minimum[:1] + GAP * instances.scale[:1]
@@ -253,7 +253,7 @@ def draw_methods(session: Session, name: str, methods: Sequence[str], caption: s
 
 
 def _range(session: Session, methods: Sequence[str], metric: str) -> tuple[float, float]:
-    """Set limits from the lowest value to ten times the start, so that diverging methods leave the panel."""
+    """Return limits from the lowest value to ten times the start, so that diverging methods leave the panel."""
     rows = [row for row in session.rows if row["metric"] == metric and row["method"] in methods]
     values = [row["value"] for row in rows if row["value"] is not None and row["value"] > 0]
     start = max(row["value"] for row in rows if row["iteration"] == 0)
@@ -300,7 +300,7 @@ class SVMClosedForm(Experiment):
 
 
 def _record_eigenvalues(session: Session, method: str, mirror: Any) -> None:
-    """How many eigenvalues of A exceed 1 and 0.5, as the caption of Figure 4 has it, and all of them."""
+    """Record how many eigenvalues of A exceed 1 and 0.5, as in the caption of Figure 4, and all eigenvalues."""
     eigenvalues = torch.linalg.eigvalsh(mirror.matrix.detach())
     for level in (1.0, 0.5):
         session.record(method, 10, "eigenvalues_above", float((eigenvalues > level).sum()), level=level)
@@ -366,8 +366,8 @@ WARM_START_RIDGE = 1e-4  # with it the cross entropy of separable data has minim
 class LinearClassifierExperiment(DigitExperiment):
     """The learned pair against GD, Adam, Nesterov, L-BFGS, a warm start, and scikit-learn.
 
-    Subsets of 2000 features are separable, so the infimum of the cross entropy is 0 and nobody attains it. The
-    relative gap is the loss over log(10), the loss of x = 0.
+    The subsets are separable, so the infimum of the cross entropy is 0 and no minimiser exists.
+    The relative gap is the loss over log(10), the loss of x = 0.
     """
 
     name = "linear-classifier"

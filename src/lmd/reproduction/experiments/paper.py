@@ -30,7 +30,7 @@ class Claim:
     differs: str
 
     def found(self, rows: Rows) -> str:
-        """What the rows of the experiment say."""
+        """Return our results, from the rows of the experiment, as text."""
         more = _MORE.get(self.place)
         return "; ".join([*(_quote(rows, **each) for each in self.ours), *([more(rows)] if more else [])])
 
@@ -124,7 +124,7 @@ details.
 
 
 def write_paper(results: str | Path, file: str | Path) -> Path:
-    """Write the page as Markdown from the metrics.json files under a folder; an experiment that is missing is named."""
+    """Write the page as Markdown from the metrics.json under a folder; a FileError names missing experiments."""
     found = {metrics["experiment"]: metrics for metrics in map(read_metrics, find_metrics(results))}
     wanted = dict.fromkeys([*(claim.experiment for claim in CLAIMS), "denoise-noise-levels", "cost"])
     if missing := [name for name in wanted if name not in found]:

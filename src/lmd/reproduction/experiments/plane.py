@@ -92,7 +92,7 @@ LEARNED = {"lmd-quadratic": "least-squares-quadratic-10", "lmd-one-layer": "leas
 
 
 class LeastSquaresExperiment(Experiment):
-    """GD, Adam, classical mirror descent with W'W, and learned mirror descent with fixed steps and adaptive."""
+    """GD, Adam, classical mirror descent with W'W, and learned mirror descent with fixed and with adaptive steps."""
 
     name = "least-squares"
     title = "Least squares in the plane with mirrors that have a closed-form inverse"
@@ -109,7 +109,7 @@ class LeastSquaresExperiment(Experiment):
         )
 
     def run(self, session: Session) -> None:
-        # Test instances come from a seed of their own, far from those that training draws.
+        # The seed of the test instances is far from the seeds of training.
         generator = torch.Generator().manual_seed(10**6 + session.seed)
         sampled: tuple[Any, Tensor] = plane_family(session.preset).sample(INSTANCES[session.preset], generator)
         problem, x0 = sampled
@@ -148,7 +148,7 @@ def _run(
 
 
 def _record_matrix(session: Session, method: str, mirror: Any, gram: Tensor) -> None:
-    """The shape of the learned matrix: its off-diagonal over its diagonal (0.8 for W'W) and its eigenvalues."""
+    """Record the ratio of the learned matrix's off-diagonal to its diagonal (0.8 for W'W), and its eigenvalues."""
     matrix = mirror.matrix.detach()
     diagonal = matrix.diagonal().mean()
     session.record(method, HORIZON, "matrix_ratio", float((matrix[0, 1] + matrix[1, 0]) / 2 / diagonal))
@@ -200,7 +200,7 @@ def _median_time(session: Session) -> float:
 
 
 def _draw_paths(axes: Any, mirror: Mirror) -> None:
-    """One start, b = 0, in the eigenbasis of W: f = 9 u^2 + v^2 up to scale. Small steps, so that paths are curves."""
+    """Draw paths from one start for b = 0, in the eigenbasis (u, v) of W. Steps are small, so that paths are curves."""
     W = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
     problem = LeastSquares(W, W.new_zeros(1, 2))
     basis = W.new_tensor([[1.0, 1.0], [1.0, -1.0]]) / 2**0.5
@@ -253,7 +253,7 @@ def _draw_iterates(axes: Any, learned: MirrorDescent, problem: LeastSquares, x0:
 
 
 def _draw_matrix(axes: Any, mirror: Mirror, gram: Tensor) -> None:
-    """The learned matrix (A, or A'A of the one-layer potential's curvature at 0) and W'W, scaled to a unit diagonal."""
+    """Draw the Hessian of the learned potential at 0 and W'W, both divided by their mean diagonal."""
     matrix = curvature_at_zero(mirror)
     both = torch.cat([m / m.diagonal().mean() for m in (matrix, gram)], dim=1)
     both = torch.cat([both[:, :2], both.new_full((2, 1), torch.nan), both[:, 2:]], dim=1)

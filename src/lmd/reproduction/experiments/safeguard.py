@@ -35,12 +35,12 @@ INSTANCES = {"quick": 4, "standard": 50, "paper": 100}
 SUBSETS = {"quick": 2, "standard": 10, "paper": 20}
 ITERATIONS = {"quick": 100, "standard": 1000, "paper": 1000}
 SHOWN = {"quick": 2, "standard": 8, "paper": 16}  # images in the figure
-SHOWN_CONDITION = 1  # which of the conditions it shows: 5% noise, or shifted features
+SHOWN_CONDITION = 1  # the condition in the figure: 5% noise, or shifted features
 SHOWN_ITERATIONS = {"quick": 30, "standard": 100, "paper": 100}
 SIDE = 96
 CROP = {"quick": 32, "standard": SIDE, "paper": SIDE}
 
-CLOSE = 1e-5  # a run of a problem whose minimum is known ends when all its instances are as close as this
+CLOSE = 1e-5  # runs with known minima end when all instances are within this relative gap
 TEST_SEED = 4_000_000
 CHECKPOINTS = {"inpainting_780": "published-inpainting", "svm_3000": "published-svm"}  # file names, and methods
 
@@ -53,7 +53,7 @@ class Case:
     condition: str
     problem: Problem
     x0: Tensor
-    proven: Tensor | None  # a lower bound on the minima `(B,)`, found once for all solvers, where a solve proves one
+    proven: Tensor | None  # lower bounds on the minima `(B,)`, shared by all solvers, if a solve proves them
 
 
 class SafeguardExperiment(Experiment):
@@ -104,7 +104,7 @@ class Conditions:
         self._drawn: dict[object, list[tuple[str, Problem, Tensor, Tensor | None]]] = {}
 
     def of(self, name: str) -> Iterator[Case]:
-        """Every condition of one solver."""
+        """Yield one case of a solver for each condition."""
         solver = "svm-pair-10" if name == "published-svm" else name
         key = name if name == "published-inpainting" else recipes.recipe(solver).family
         if key not in self._drawn:
@@ -126,7 +126,7 @@ class Conditions:
 
     @cached_property
     def images(self) -> tuple[Tensor, ...]:
-        """All test images, those that were brought or our own, of 96 x 96 pixels or as large as the smallest."""
+        """All test images, the user's or our own, cropped to 96 x 96 pixels or to the size of the smallest."""
         self.session.facts["images"], found = images_to_test(self.session.images, None, SIDE)
         return tuple(found)
 
@@ -140,7 +140,7 @@ def published_inpainting(images: Sequence[Tensor]) -> Family:
 
 
 def proven_bound(problem: Problem, x0: Tensor) -> Tensor | None:
-    """A lower bound on the minima `(B,)` of problems on images, by one solve."""
+    """Return lower bounds on the minima `(B,)` from one solve; None for vectors and for problems without PDHG."""
     if x0.ndim == 2 or not offers(problem, PDHG().needs):
         return None
     solved = solve(problem, GAP / 4, x0=x0)
@@ -148,7 +148,7 @@ def proven_bound(problem: Problem, x0: Tensor) -> Tensor | None:
 
 
 def record_case(session: Session, case: Case, solver: Solver[Any]) -> Comparison:
-    """The worst instance: how far above its fall-back early, how far above the minimum in the end."""
+    """Record how far the worst instance is above its fall-back early, and above the minimum in the end."""
     guarded = guard(solver.to(case.x0.dtype), case.problem)
     if guarded is None:
         given = f"{type(case.problem).__name__}, for which no fall-back is known"
@@ -189,12 +189,12 @@ def target_of(case: Case, least: Tensor | None) -> Tensor | None:
 
 
 def shown_case(solvers: dict[str, Solver[Any]]) -> str:
-    """The solver of the figure: the published one where it is at hand, else the paper's algorithm that ships."""
+    """The solver of the figure: the published one if it is available, else the paper's algorithm that ships."""
     return "published-inpainting" if "published-inpainting" in solvers else "svm-published-10"
 
 
 def record_divergence(session: Session, case: Case, solver: Solver[Any], found: Comparison) -> None:
-    """The first instances of a case alone, far past the trained iterations, beside the guarded run."""
+    """Record and draw a solver alone and guarded on the first instances, far past the trained iterations."""
     count, iterations = SHOWN[session.preset], SHOWN_ITERATIONS[session.preset]
     name, part = case.solver, slice(0, count)
     alone = run(solver, case.problem.select(part), case.x0[part], iterations, divergence_factor=1e30)

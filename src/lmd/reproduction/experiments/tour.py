@@ -31,12 +31,12 @@ from lmd.zoo.solve import solve
 NOISE = 0.08
 SIDES = {"quick": 224, "standard": 320, "paper": 480}  # the photograph is cut to squares of at most this side
 TOLERANCES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
-MAX_SECONDS = {"quick": 0.5, "standard": 3.0, "paper": 10.0}  # of the processor; slower methods get no smaller gap
-GAP = 1e-3  # what the headline is about
+MAX_SECONDS = {"quick": 0.5, "standard": 3.0, "paper": 10.0}  # of CPU time per call; a slower method stops there
+GAP = 1e-3  # the relative gap of the headline
 
 
 class PhotographTour(Experiment):
-    """`lmd.denoise` of a photograph that no solver was trained on, and time to each accuracy of all methods at hand."""
+    """`lmd.denoise` of a photograph that no solver was trained on, and the time of all methods to each accuracy."""
 
     name = "photograph"
     title = "A photograph, denoised and proven, and the race to it"
@@ -88,7 +88,7 @@ class PhotographTour(Experiment):
 
 
 def _race(session: Session, problem: TVDenoising) -> None:
-    """Rows of the seconds of whole calls and of the true gaps they end at."""
+    """Record the seconds of whole calls, and the true relative gaps of their answers."""
     least = float(solve(problem.double(), 1e-9).values[0])
     for method, calls in _methods(problem):
         for place, (call, finish) in enumerate(calls):
@@ -112,7 +112,7 @@ def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - begun, found
 
 
-Timed = tuple[Callable[[], Any], Callable[[Any], Tensor]]  # what is timed, and from what it answers to x
+Timed = tuple[Callable[[], Any], Callable[[Any], Tensor]]  # the timed call, and a function from its answer to x
 
 
 def _methods(problem: TVDenoising) -> Iterator[tuple[str, list[Timed]]]:
@@ -127,7 +127,7 @@ def _methods(problem: TVDenoising) -> Iterator[tuple[str, list[Timed]]]:
 
 
 def _time_to(rows: Sequence[Row], method: str, gap: float) -> float | None:
-    """The least seconds of a call that ended within a gap."""
+    """Return the least seconds of a call that ended within a gap, or None if there is none."""
     own = select(rows, method=method)
     there = [
         row["iteration"]
@@ -162,11 +162,11 @@ def _draw_race(session: Session) -> None:
 
 MINUTES = {"quick": 0.4, "standard": 5.0, "paper": 10.0}
 TARGET = 1e-3
-SHOWN = 3  # learned solvers, and classical methods, whose curves are drawn
+SHOWN = 3  # number of learned solvers, and of classical methods, whose curves are drawn
 
 
 class OwnClass(Experiment):
-    """`lmd.learn` on a family of quadratic programs, beside classical methods that it tuned on the same instances."""
+    """`lmd.learn` on a family of quadratic programs, compared with classical methods tuned on the same instances."""
 
     name = "own-class"
     title = "A class of problems of one's own, learned while you wait"
@@ -198,7 +198,7 @@ class OwnClass(Experiment):
 
     def run(self, session: Session) -> None:
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # the minutes of `learn` are then of the processor, whatever else the machine does
+        torch.set_num_threads(1)  # with one thread, `learn` counts CPU time, whatever else the machine does
         try:
             found = learn(
                 ControlFamily(), MINUTES[session.preset], target=TARGET, seed=session.seed, progress=session.log
@@ -213,7 +213,7 @@ def _cell(rows: Sequence[Row]) -> str:
 
 
 class Learned(OwnClass):
-    """What a run of `lmd.learn` found, by its card."""
+    """The results of a run of `lmd.learn`, from the card of its solver."""
 
     title, paper = "A class of one's own", "learned here"
 
@@ -253,7 +253,7 @@ def write_learned(card: Mapping[str, Any], folder: Path, command: str) -> Path:
 
 
 def _show(session: Session, card: Mapping[str, Any]) -> None:
-    """Rows and figures of a card."""
+    """Record the rows of a card and draw its figures."""
     told = ("family", "minutes", "target", "winner", "promised", "batch")
     session.facts.update({name: card[name] for name in told})
     for found in card["rows"]:
@@ -265,7 +265,7 @@ def _show(session: Session, card: Mapping[str, Any]) -> None:
 
 
 def _draw_curves(session: Session, rows: Sequence[dict[str, Any]]) -> None:
-    """Gaps of the best learned and classical methods by iteration, and by what these take."""
+    """Draw the gaps of the best learned and classical methods against iterations and against milliseconds."""
     kinds = ([row for row in rows if bool(row["learned"]) is kind] for kind in (True, False))
     shown = [row for kind in kinds for row in sorted(kind, key=_time_of)[:SHOWN]]
     styles = ("solid", (0, (4, 1.2)), (0, (1.2, 1.2)))
@@ -287,13 +287,13 @@ def _draw_curves(session: Session, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _time_of(row: dict[str, Any]) -> float:
-    """Milliseconds to the last accuracy that it reaches; after all that reach more."""
+    """Return a sort key: more accuracies reached come first, then fewer milliseconds to the last of them."""
     reached = list(row["milliseconds"].values())
     return (len(reached) == 0) * 1e9 - 1e6 * len(reached) + sum(reached[-1:])
 
 
 def _draw_bars(session: Session, target: float) -> None:
-    """Bars of milliseconds, shortest first: what was learned in colour, what was tuned in grey."""
+    """Draw bars of milliseconds, the shortest at the top: learned methods in colour, classical methods in grey."""
     rows = [row for row in select(session.rows, metric="milliseconds", gap=target) if row["value"] is not None]
     rows.sort(key=lambda row: -float(row["value"]))
     with figure(8.6, 0.9 + 0.42 * len(rows)) as drawing:

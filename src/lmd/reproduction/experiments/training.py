@@ -46,7 +46,7 @@ ABLATION_SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class AblationExperiment(Experiment):
-    """Inpainting with adaptive LMD and with one thing of it changed at a time."""
+    """Inpainting with adaptive LMD, and with variants that each change one thing."""
 
     name = "ablation"
     title = "What makes learned mirror descent work: one thing changed at a time, on inpainting"
@@ -62,7 +62,7 @@ class AblationExperiment(Experiment):
 
 
 def inpainting_recipe(preset: str) -> Recipe:
-    """The networks and the training images: the published ones, or those of the solver that a CPU can train."""
+    """Return the recipe of the published networks for the preset `paper`, else of networks that a CPU can train."""
     return recipes.recipe("inpaint-published-10" if preset == "paper" else "inpaint-pair-10")
 
 
@@ -79,7 +79,7 @@ def adaptive(mirror: Pair, iterations: int = HORIZON) -> LearnedMirrorDescent:
 
 
 def untrained(method: str, preset: str, seed: int) -> MirrorDescent:
-    """The solver of a method; learned gradient descent has the steps of the others over the mirror's scale."""
+    """Return the solver of a method; learned gradient descent divides the steps by the mirror's scale."""
     mirror = inpainting_pair(preset, seed)
     if method == "lgd":
         options: dict[str, Any] = {
@@ -93,7 +93,7 @@ def untrained(method: str, preset: str, seed: int) -> MirrorDescent:
 
 
 def _trained(session: Session, method: str) -> MirrorDescent:
-    """The solver of a method, trained as all the others but for what it changes."""
+    """Train the solver of a method; the settings are the same for all methods, except for what a method changes."""
     solver = untrained(method, session.preset, session.seed)
     family = inpainting_recipe(session.preset).family(session.preset)
     settings = ABLATION_SETTINGS[session.preset] | (
@@ -108,7 +108,7 @@ def _trained(session: Session, method: str) -> MirrorDescent:
 
 
 def _record_ablation(session: Session, method: str, solver: MirrorDescent, problem: TVInpainting) -> None:
-    """Loss, gap and inconsistency of each iterate; an exact mirror has no inconsistency."""
+    """Record loss, gap and inconsistency of each iterate; an exact mirror has no inconsistency."""
 
     @torch.no_grad()
     def watch(x: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class ConsistencyExperiment(Experiment):
 
 
 class Observer:
-    """Called with each line of the training log: its figures become rows, beside those of held-out instances."""
+    """Called with each line of the training log; records its numbers, and those of held-out instances, as rows."""
 
     def __init__(self, session: Session, problem: str, loss: UnrolledLoss) -> None:
         self.session, self.problem, self.loss = session, problem, loss
@@ -223,7 +223,7 @@ class Observer:
 
 
 def ingredients(problem: str, preset: str, seed: int) -> tuple[Solver[Any], Family, dict[str, Any]]:
-    """What is trained, on what and how: the paper's algorithm, with a constant learning rate, logged every epoch."""
+    """Return solver, family and settings: the paper's algorithm, with a constant learning rate, logged every epoch."""
     own = CONSISTENCY_SETTINGS[problem][preset]
     if problem == "svm":
         recipe = recipes.recipe("svm-published-10")
@@ -237,7 +237,7 @@ def ingredients(problem: str, preset: str, seed: int) -> tuple[Solver[Any], Fami
 
 
 def _held_out(session: Session, problem: str) -> tuple[Problem, Tensor]:
-    """Instances from the test fold: of the digits, or the middles of the test images."""
+    """Return test instances and their starts: from the test fold of the digits, or the middles of the test images."""
     if problem == "svm":
         session.facts["svm data"] = SVM_DIGITS.name(session.preset)
         test: Family = SVM_DIGITS.held_out(None, HeldOut(session.preset, subsets=1))
@@ -247,7 +247,7 @@ def _held_out(session: Session, problem: str) -> tuple[Problem, Tensor]:
 
 
 def growth_epochs(settings: TrainingSettings) -> list[int]:
-    """The epochs at which s was multiplied by its growth."""
+    """Return the epochs at which s was multiplied by `consistency_growth`."""
     every = settings.consistency_growth_every
     return list(range(every, settings.updates // settings.updates_per_epoch, every))
 

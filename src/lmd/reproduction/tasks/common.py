@@ -29,10 +29,10 @@ WEAK = (
 
 @dataclass(eq=False)
 class SolvedFamily(Family):
-    """`size` instances of a family, drawn once with `seed` and solved by so many iterations of a classical solver.
+    """`size` instances of a family, drawn once with `seed` and solved by `iterations` steps of a classical `solver`.
 
-    `finish` maps the problem and its solution to another one, where there are many. Each sample has its solutions as
-    `reference`. One instance in ten is held out. They are drawn and solved on first use.
+    Samples have the solutions as `problem.reference`. `finish` maps a problem and the last iterate to the solution,
+    such as the smoothest of many. A tenth of the instances is held out. All are drawn and solved on first use.
     """
 
     family: Family
@@ -87,7 +87,7 @@ def solved(
     iterations: int = 1000,
     finish: Callable[[Any, Tensor], Tensor] | None = None,
 ) -> Family:
-    """The family with solutions, in a pool that is this many times smaller than the usual one."""
+    """Return the family with solutions, in a pool of `POOLS[preset] // share` instances."""
     iterations = 300 if preset == "quick" else iterations
     return SolvedFamily(family, POOLS[preset] // share, solver, iterations=iterations, finish=finish)
 
@@ -110,7 +110,7 @@ def training(objective: str, learning_rate: float, updates: int = 2000, batch: i
 
 
 PAIR_IMAGES = Images(large=True)
-PAIR_CROPS = {"quick": 16, "standard": 28, "paper": None}  # pixels a side: convolutions solve images of any size
+PAIR_CROPS = {"quick": 16, "standard": 28, "paper": None}  # pixels a side; convolutions also take other sizes
 
 PAIR_TRAINING: dict[str, Any] = {
     "batch": 4,
@@ -137,7 +137,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 def small_pair(scale: float, seed: int) -> CorrectedMirrorDescent:
-    """Return a pair that trains on two cores: 8 filters forward, 24 backward, with replicated borders.
+    """Return a solver whose pair trains on two cores: 8 filters forward, 24 backward, with replicated borders.
 
     A scale of 0.5 suits steps of about 0.02 in denoising. In inpainting lost pixels have to move farther, and a
     scale of 0.2 makes the same steps longer.
@@ -166,7 +166,7 @@ def small_recipe(
 
 
 def published_recipe(doing: str, family: Callable[[str], Family]) -> Recipe:
-    """The published networks in the paper's algorithm."""
+    """Return the recipe of the published networks in the paper's algorithm."""
     return Recipe(
         form="published",
         iterations=10,
@@ -179,11 +179,11 @@ def published_recipe(doing: str, family: Callable[[str], Family]) -> Recipe:
 
 
 EXACT_CROPS = {"quick": 24, "standard": 48, "paper": None}
-KINDS = 10  # weights for the frequencies of an image: nine intervals between them
+KINDS = 10  # knots of the slopes as a function of frequency, with nine intervals between them
 
 
 def _stiff(stiffness: float) -> Separable:
-    """Slopes 1 + s e, e the eigenvalues of differences: the Hessian of squares of pixels plus s times differences."""
+    """Return the mirror with slopes 1 + stiffness e: I + stiffness D'D, e the eigenvalues of D'D, D the differences."""
     eigenvalues = 8 * torch.linspace(0, 1, KINDS, dtype=torch.float64).square()
     mirror = Separable(Cosine(KINDS))
     with torch.no_grad():
@@ -192,7 +192,7 @@ def _stiff(stiffness: float) -> Separable:
 
 
 def _imaging(widths: int, seed: int) -> Solver[Any]:
-    """Return mirrors that start as the Hessian of the smoothed objective, half of the differences inside its width."""
+    """Return a solver; its mirrors start as smoothed Hessians, with half of the differences inside the width."""
     solver = ExactMirrorDescent(_stiff(10.0), 10, width=0.6, final_width=0.05, widths=widths)
     for k, width in enumerate(solver.log_widths[:-1, 0].exp().tolist()):
         solver.mirrors[k] = _stiff(0.5 / width)
@@ -219,7 +219,7 @@ class _Basis:
         self.directions = directions.T.contiguous()
 
     def mirror(self, floor: float, stiffness: float) -> Separable:
-        """Slopes floor + stiffness e, e the second moments of the features along their principal directions."""
+        """Return the mirror with slopes floor + stiffness e, e the second moments along the principal directions."""
         rotation = Rotation.from_matrix(self.directions).float()
         rotation.vectors.requires_grad_(False)
         mirror = Separable(rotation, interval=(1e-4, 1e6))
@@ -229,13 +229,13 @@ class _Basis:
 
 
 def mean_optimum(family: Any, seed: int) -> Tensor:
-    """The mean of the optima of eight instances `(n,)`."""
+    """Return the mean `(n,)` of the optima of eight instances."""
     generator = torch.Generator().manual_seed(seed)
     return torch.cat([minimiser(family.sample(1, generator)[0]) for _ in range(8)]).mean(dim=0)
 
 
 def exact_svm(source: Digits, seed: int) -> Solver[Any]:
-    """Start at the mean of a few optima, with mirrors for a tenth, in the end a fiftieth, of the hinges near 1."""
+    """Start at the mean of a few optima; mirrors assume that a tenth (later a fiftieth) of the hinges are near 1."""
     family = source.train("standard")
     size, basis = family.subset, _Basis(torch.nn.functional.pad(family.features, (0, 1), value=1.0))
     solver = ExactMirrorDescent(basis.mirror(1.0, 0.2 * size), 10, width=1.0, final_width=0.1, dimension=51)
@@ -248,7 +248,7 @@ def exact_svm(source: Digits, seed: int) -> Solver[Any]:
 
 
 def exact_classifier(source: Digits, seed: int) -> Solver[Any]:
-    """Return one mirror for all iterations, with curvature of at least a thousandth in every direction."""
+    """Return a solver whose mirrors all start the same, with a curvature of at least 0.001 in every direction."""
     basis = _Basis(digit_features(digits_data("auto")).train_features)
     return ExactMirrorDescent(basis.mirror(1e-3, 1 / float(basis.moments[-1])), 10, dimension=500)
 
@@ -267,7 +267,7 @@ EXACT_CLASSIFIER: dict[str, dict[str, Any]] = {
 def exact_recipe_for_images(
     doing: str, family: Callable[[str], Family], updates: int, widths: int = 1, **settings: Any
 ) -> Recipe:
-    """Trained like the pairs, on crops of `EXACT_CROPS`, without their inconsistency term."""
+    """Return the recipe of exact mirrors; unlike the recipes of pairs, its loss has no inconsistency term."""
     settings = {**_EXACT_TRAINING, **settings}
     return Recipe(
         form="exact",
@@ -283,7 +283,7 @@ def exact_recipe_for_images(
 def exact_recipe_for_vectors(
     title: str, solver: Callable[[Digits, int], Solver[Any]], source: Digits, settings: Any
 ) -> Recipe:
-    """Exact mirrors in the basis of the principal directions of the features."""
+    """Return the recipe of exact mirrors in the basis of the principal directions of the features."""
     return Recipe(
         form="exact",
         iterations=10,

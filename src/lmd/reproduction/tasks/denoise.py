@@ -38,12 +38,12 @@ SCHEDULE_CROPS = {"quick": 24, "standard": 64}
 SCHEDULE_WEIGHTS = (0.02, 1.5)
 SCHEDULE_POOLS = {"quick": 60, "standard": 3000}  # instances that are solved before long schedules are learned
 MIN_FLAT = {False: 34, True: 42}
-"""Schedules with at least so many iterations, from p = 0 and from coarser grids, usually end with x averaged over
+"""Schedules with at least this many iterations, from p = 0 and from coarser grids, usually end with x averaged over
 constant regions. Then the dual point matters most, so these schedules are also trained for its gap."""
 
 
 class AllWeights(TVDenoisingFamily):
-    """Log-uniform weights, so that all roughnesses are equally frequent."""
+    """TV denoising with log-uniform weights, so that all orders of magnitude are equally frequent."""
 
     def sample(self, batch: int, generator: torch.Generator) -> tuple[TVModel, Tensor]:
         images = self.sample_images(batch, generator)
@@ -53,19 +53,19 @@ class AllWeights(TVDenoisingFamily):
 
 
 def _with_doubled(images: Tensor) -> list[Tensor]:
-    """Return images and enlarged ones, which have large flat regions and need the most iterations."""
+    """Return the images and copies of twice the size, which have large flat regions and need the most iterations."""
     doubled = interpolate(images.float(), scale_factor=2, mode="bicubic").round().clamp(0, 255).byte()
     return [*images, *doubled]
 
 
 def schedule_family(preset: str) -> Family:
-    """Photographs with 0 to 22% noise and weights even in their logarithm."""
+    """Return the family of photographs with 0 to 22% noise and log-uniform weights."""
     images, crop = _with_doubled(PHOTOGRAPHS.train(preset)), SCHEDULE_CROPS[preset]
     return AllWeights(images, noise=(0.0, 0.22), crop=crop, weight=SCHEDULE_WEIGHTS)
 
 
 def solved_family(preset: str) -> Family:
-    """Return the same family with solutions."""
+    """Return `schedule_family` with solutions."""
     count, solver = SCHEDULE_POOLS[preset], FGP(restart=True)
     return SolvedFamily(schedule_family(preset), count, solver, iterations=1, finish=_solution)
 
@@ -112,7 +112,7 @@ REFERENCE = CertifiedBy(EXACT, 1e-6, unique=True)
 
 
 def family(preset: str, isotropic: bool = False) -> Family:
-    """Return the training family, with up to 22% noise and one weight, as solvers are homogeneous in weight and y."""
+    """Return the training family with up to 22% noise. One weight is enough, as solvers are homogeneous in it and y."""
     images, crop = PHOTOGRAPHS.train(preset), common.CROPS[preset]
     plain = TVDenoisingFamily(images, noise=(0.0, 0.22), crop=crop, weight=WEIGHT, isotropic=isotropic)
     return common.solved(plain, preset, EXACT)
@@ -137,8 +137,8 @@ def make(images: Tensor, noise: float, generator: torch.Generator, isotropic: bo
 def _scikit_image(name: str, problem: Any) -> Call:
     """Call a function of skimage.restoration with eps = 0, so that it does not stop early.
 
-    `denoise_tv_bregman` minimises TV(x) + weight / 2 ||x - y||^2, so that its weight is 2 over ours, and
-    `denoise_tv_chambolle` ||x - y||^2 / 2 + weight TV(x), isotropic, with half of ours.
+    `denoise_tv_bregman` minimises TV(x) + weight / 2 ||x - y||^2, so its weight is 2 over ours. `denoise_tv_chambolle`
+    minimises ||x - y||^2 / 2 + weight TV(x), isotropic, so its weight is half of ours.
     """
     from skimage import restoration
 
@@ -159,7 +159,7 @@ SPLIT_BREGMAN = Peer("scikit-image", "skimage", COUNTS[3:], partial(_scikit_imag
 
 
 def _prox_tv(method: str, threads: int, problem: Any) -> Call:
-    """Call prox_tv: ||x - y||^2 / 2 + w TV(x) per channel in float64. With 0 threads it uses all that torch has."""
+    """Call prox_tv: ||x - y||^2 / 2 + w TV(x) per channel in float64. 0 threads means all that torch has."""
     import prox_tv
 
     images = [image.double().numpy() for image in problem.noisy]

@@ -26,9 +26,9 @@ Maker = Callable[..., Any]
 
 
 class ModelFamily(TVDenoisingFamily):
-    """Random crops as instances of one of several models, drawn for each sample; weights even in their logarithm.
+    """Random crops as instances of one of several models, drawn for each sample; weights are log-uniform.
 
-    A maker adds its noise to images in [0, 1]. See `TVDenoisingFamily` for the other arguments.
+    A maker gets images in [0, 1] and adds its noise. See `TVDenoisingFamily` for the other arguments.
     """
 
     name = "tv-models"
@@ -60,7 +60,7 @@ HORIZON, LONGER, PEAK, KEPT = 40, 120, 30.0, 0.7
 
 
 def noisy(images: Tensor, noise: Any, generator: torch.Generator) -> Tensor:
-    """Images with Gaussian noise, one level or one for each `(B, 1, ...)`."""
+    """Return images with Gaussian noise; `noise` is one level, or a level for each image `(B, 1, ...)`."""
     return images + noise * torch.randn(images.shape, generator=generator, dtype=images.dtype)
 
 
@@ -92,7 +92,7 @@ _SQUARES: tuple[tuple[str, Maker, dict[str, Any]], ...] = (
 
 
 def in_forms(models: tuple[tuple[str, Maker, dict[str, Any]], ...]) -> dict[str, Maker]:
-    """Each model in both forms, by name."""
+    """Return each model in both forms, anisotropic and isotropic, by name."""
     return {
         name + (", isotropic" if form["isotropic"] else ""): functools.partial(make, **options, **form)
         for name, make, options in models
@@ -104,7 +104,7 @@ STRONG = in_forms(_SQUARES)  # models with squares of all entries: their duals a
 
 
 def counted(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Poisson counts of images, with a mean of `PEAK` where they are 1."""
+    """Return Poisson counts whose mean is `PEAK` times the images."""
     return torch.poisson(PEAK * images.clamp(min=0), generator=generator)
 
 
@@ -113,7 +113,7 @@ def _counts(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Gene
 
 
 def impulses(images: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-    """Return images with black and white impulses in a share `2 noise` of the pixels."""
+    """Return images with black and white impulses in a share `2 noise` of the entries."""
     drawn = torch.rand(images.shape, generator=generator, dtype=images.dtype)
     return torch.where(drawn < noise, 0, torch.where(drawn > 1 - noise, 1, images))
 
@@ -145,7 +145,7 @@ def _kernel(generator: torch.Generator) -> Tensor:
 
 
 def _blurred(images: Tensor, noise: Tensor, weight: Tensor, generator: torch.Generator, **form: Any) -> TVModel:
-    """Return a deblurring problem with a random kernel and border, and a tenth of the weight."""
+    """Return a deblurring problem with a random kernel and border, a third of the noise and a fifth of the weight."""
     border = BORDERS[int(torch.randint(2, (), generator=generator))]
     blur = Blur(_kernel(generator), images.shape[2], images.shape[3], border)
     return TVModel(Squares(noisy(blur(images), noise / 3, generator)), weight / 5, forward=blur, **form)
@@ -189,7 +189,7 @@ def family(models: dict[str, Maker], preset: str) -> Family:
 
 
 def minima(problem: Any, x0: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Minima by FGP where the dual is smooth, elsewhere by relaxed PDHG, and less exactly behind operators."""
+    """Return minima to 1e-6 by FGP or relaxed PDHG; to 2e-3 for models with an operator or second differences."""
     if offers(problem, FGP().needs):
         return CertifiedBy(FGP(restart=True), 1e-6)(problem, x0)
     return CertifiedBy(RelaxedPDHG(), 1e-6 if len(problem.regularisers) == 1 else 2e-3)(problem, x0)
@@ -206,7 +206,7 @@ _BENCHED: tuple[tuple[str, Maker, dict[str, Any]], ...] = (
 
 
 def _contests() -> dict[str, Contest]:
-    """Each in both forms, with a weight of 0.3 or the share of it that a model takes, beside PDHG by its own steps."""
+    """Return a contest per model and form, with weight 0.3 times the factor of the model and PDHG's default step."""
 
     def made(make: Maker, images: Tensor, noise: float, generator: torch.Generator) -> Any:
         level, weight = images.new_full((len(images), 1, 1, 1), noise), images.new_full((len(images),), WEIGHT)

@@ -26,13 +26,13 @@ from lmd.solvers import Solver
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The number of held-out instances, and their dtype; None is the dtype of the family."""
+    """The held-out instances that are wanted: their preset, sizes, images and dtype."""
 
-    preset: str  # the one that the solver was trained with: quick, standard or paper
-    subsets: int = 2  # data sets of a sample, where instances are subsets of features
-    side: int = 32  # the side of the pieces of images, small enough that their minima are quick to have
+    preset: str  # the preset that the solver was trained with: quick, standard or paper
+    subsets: int = 2  # number of data sets per sample, if instances are subsets of features
+    side: int = 32  # the side of crops of images, small so that their minima are found quickly
     images: tuple[Tensor, ...] | None = None  # images in place of the test images
-    dtype: torch.dtype | None = None  # of the instances; None is that of the family
+    dtype: torch.dtype | None = None  # of the instances; None is the dtype of the family
 
 
 class Source(abc.ABC):
@@ -53,10 +53,10 @@ class Source(abc.ABC):
 
 @dataclass(frozen=True)
 class Images(Source):
-    """Images, for families with `images`, `crop` and `dtype`: the bundled photographs."""
+    """Images, for families with attributes `images`, `crop` and `dtype`: the bundled photographs, or STL-10."""
 
-    large: bool = False  # whether `paper` size is on STL-10, where it is at hand
-    whole: bool = False  # whether a solver is for one size of images alone, that of its family
+    large: bool = False  # whether the preset `paper` uses STL-10 if it is available
+    whole: bool = False  # whether a solver is for a single size of images, the one of its family
 
     def name(self, preset: str) -> str:
         return image_data("auto").name if self.large and preset == "paper" else "photographs"
@@ -81,12 +81,12 @@ class Images(Source):
 
 @dataclass(frozen=True)
 class Digits(Source):
-    """Subsets of features of digits, for families of one `kind`: MNIST where it is at hand, else the bundled digits."""
+    """Subsets of digit features, for families of one `kind`: of MNIST if available (not at quick size) or bundled."""
 
-    # from features, labels, the pairs of a `subset` and how many `subsets` a sample has to a family
+    # called as kind(features, labels, subset=number of pairs, subsets=data sets per sample) to make a family
     kind: Callable[..., Any]
     mnist: int  # pairs in an instance of MNIST: the paper's number
-    digits: int  # pairs in an instance of the bundled digits: what so few of them allow
+    digits: int  # pairs in an instance of the bundled digits, of which there are few
 
     def name(self, preset: str) -> str:
         return "digits" if preset == "quick" else digits_data("auto").name
@@ -117,8 +117,8 @@ class Digits(Source):
 class Drawn(Source):
     """Random numbers: every sample is new, except for arrays that all instances share."""
 
-    words: str  # what the numbers are called
-    arrays: tuple[str, ...] = ()  # their names in the family
+    words: str  # the name of the data
+    arrays: tuple[str, ...] = ()  # attributes of the family that hold these arrays
 
     def name(self, preset: str) -> str:
         return self.words
@@ -136,7 +136,7 @@ class Drawn(Source):
 
 
 def sha256_of(*arrays: Tensor) -> str:
-    """The SHA-256 of shapes, dtypes and numbers."""
+    """Return the SHA-256 of the shapes, dtypes and entries of arrays."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(repr((tuple(array.shape), str(array.dtype))).encode())
@@ -149,7 +149,7 @@ Reference = Callable[[Any, Tensor], tuple[Tensor, Tensor | None]]
 
 
 def optimum(problem: Any) -> Optimum:
-    """The certified optima of a batch, from the cache where they are in it."""
+    """Return the certified optima of a batch; they are cached in a folder."""
     return guarantees.optimum(problem, guarantees.OptimumCache())
 
 
@@ -159,7 +159,7 @@ def minimum(problem: Any) -> Tensor:
 
 
 def minimiser(problem: Any) -> Tensor:
-    """The certified minimisers `(B, ...)`; where there are many, as in inpainting, the smoothest."""
+    """Return the certified minimisers `(B, ...)`; the smoothest ones if there are many, as in inpainting."""
     return smoothest_minimiser(problem, guarantees.OptimumCache())
 
 
@@ -170,7 +170,7 @@ def gap_scale(problem: Any, minima: Tensor, like: Tensor) -> Tensor:
 
 
 def known(problem: Any, x0: Tensor) -> tuple[Tensor, None]:
-    """Return the minima by `lmd.guarantees.minimum`."""
+    """Return the minima by `lmd.guarantees.minimum`, and None for the minimisers."""
     return minimum(problem), None
 
 
@@ -178,7 +178,7 @@ def known(problem: Any, x0: Tensor) -> tuple[Tensor, None]:
 class CertifiedBy:
     """Minima, certified to a `tolerance` by a classical solver; with `unique`, minimisers as well.
 
-    A tenth of the gap that a learned solver is expected to leave is enough: for tomographies less would take minutes.
+    A tolerance of a tenth of the learned solver's expected gap is enough; in tomography, less would take minutes.
     """
 
     solver: Solver[Any]  # one that keeps dual points
@@ -190,23 +190,23 @@ class CertifiedBy:
         return found.values, found.x if self.unique else None
 
 
-Call = Callable[[Any], Any]  # from a rung of the ladder to an answer in the peer's own form
+Call = Callable[[Any], Any]  # maps an entry of `Peer.ladder` to an answer in the peer's format
 COUNTS = (1, 2, 3, 5, 10, 20, 35, 50, 100, 200, 500, 1000)
-TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)  # for peers that stop at one; COUNTS for the others
-EXPERIMENTS = "pip install 'lmd[experiments]'"  # how to get the peers that experiments need too
-ONE_THREAD = "-1-thread"  # how the name of a peer ends that is there with all threads too
+TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)  # for peers with a tolerance; the others get COUNTS
+EXPERIMENTS = "pip install 'lmd[experiments]'"  # installs the peers that experiments need too
+ONE_THREAD = "-1-thread"  # suffix of a peer that is also run with all threads
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A solver of another package, called whole for each number of iterations or each tolerance."""
+    """A solver of another package, called anew for each number of iterations or each tolerance."""
 
-    name: str  # what it is called in tables
-    package: str  # what is imported
-    ladder: tuple[float, ...]  # the numbers of iterations, or the tolerances, to call it with: the cheapest first
-    prepare: Callable[[Any], Call]  # from a problem to what is timed: data in the peer's own form is made here, untimed
-    finish: Callable[[Any, Any], Tensor]  # from the problem and the answer to x, untimed
-    hint: str = "pip install 'lmd[bench]'"  # how to get it
+    name: str  # its name in tables
+    package: str  # the module to import
+    ladder: tuple[float, ...]  # the numbers of iterations, or the tolerances, to call it with, the fastest first
+    prepare: Callable[[Any], Call]  # converts a problem to the peer's format, untimed, and returns the timed call
+    finish: Callable[[Any, Any], Tensor]  # maps the problem and the answer to x, untimed
+    hint: str = "pip install 'lmd[bench]'"  # how to install it
 
     @property
     def installed(self) -> bool:
@@ -224,7 +224,7 @@ def channels_last(problem: Any, answers: Any) -> Tensor:
     return stacked(problem, answers).movedim(-1, 1)
 
 
-NOISE_LEVELS = (0.01, 0.05, 0.1, 0.2)  # the levels at which a family whose noise has a level is harder
+NOISE_LEVELS = (0.01, 0.05, 0.1, 0.2)  # the noise levels of the harder families, where a family has a noise level
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,23 +233,23 @@ class Recipe:
 
     title: str  # what the solver is, in a few words
     solver: Callable[[int], Solver[Any]]  # the untrained solver, from a seed
-    family: Callable[[str], Family]  # what it is trained on, by preset
+    family: Callable[[str], Family]  # the training family of each preset
     source: Source  # where the instances of the family come from. A solver ships for the data that its card names
     settings: Mapping[str, Mapping[str, Any]]  # arguments of `lmd.train` by preset
-    iterations: int  # how many it is trained for
-    form: str = ""  # what tells it from other solvers of the task, such as its mirror; nothing for the usual one
+    iterations: int  # number of trained iterations
+    form: str = ""  # distinguishes it from other solvers of the task, for example by its mirror; may be empty
     fast: bool = False  # whether it is made for speed, with smaller kernels than the others
-    # whether it is one of many horizons that `lmd.solve` chooses from: the bench has them through it alone
+    # whether it is one of the horizons that `lmd.solve` chooses from; the bench runs them through `lmd.solve` only
     rung: bool = False
     weak: str = ""  # where the trained solver is weak, for its card
 
     def name(self, task: str) -> str:
-        """Task, form, iterations, speed: `denoise-20-fast`, `svm-quadratic-10`."""
+        """Return the name of the solver, such as `denoise-20-fast` or `svm-quadratic-10`."""
         words = (task, self.form, str(self.iterations), "fast" if self.fast else "")
         return "-".join(word for word in words if word)
 
 
-# from clean images `(n, C, H, W)`, or n alone, a noise level and randomness to a problem of n instances
+# maps clean images `(n, C, H, W)`, or just their number n, a noise level and a generator to n instances
 Make = Callable[[Tensor, float, torch.Generator], Any]
 
 
@@ -257,14 +257,14 @@ Make = Callable[[Tensor, float, torch.Generator], Any]
 class Contest:
     """What `lmd bench` needs for a problem: instances, noise levels, grids of settings, and peers."""
 
-    make: Make  # from clean images, a noise level and randomness to a problem
+    make: Make  # maps clean images, a noise level and a generator to a problem
     noise: tuple[int, ...] = (5,)  # percent
-    steps: float = 0.01  # what the grids of gradient methods are multiples of; 0 for none of these methods
-    tau: float = 0.2  # what the grid of PDHG is multiples of; 0 for the step that it takes by itself
-    peers: tuple[Peer, ...] = ()  # other people's solvers for it
-    # whether optima are those of the room `reference`, which keeps them; else `lmd.solve` proves them in float64
+    steps: float = 0.01  # the base step of the grids of gradient methods; 0 leaves these methods out
+    tau: float = 0.2  # the base step of PDHG's grid; 0 for its default step
+    peers: tuple[Peer, ...] = ()  # solvers of other packages
+    # whether optima are those of `guarantees.optimum`, which caches them; else `lmd.solve` finds them in float64
     kept: bool = True
-    sized: bool = True  # whether it is about images, which `sizes` may enlarge
+    sized: bool = True  # whether instances are images, which `lmd bench --sizes` may resize
 
 
 def conditions(family: Family) -> dict[str, Family]:
@@ -281,18 +281,18 @@ def conditions(family: Family) -> dict[str, Family]:
 class Task:
     """All that is known about one kind of problem.
 
-    A package of your own adds one by an entry point of the group `lmd.tasks` that names it: examples/own_task.py.
+    To add a task from your own package, declare an entry point in the group `lmd.tasks`; see examples/own_task.py.
     """
 
-    name: str  # its name, which those of its solvers begin with
+    name: str  # the names of its solvers begin with it
     title: str  # what it is, in a few words
-    recipes: tuple[Recipe, ...] = ()  # those of its trained solvers
+    recipes: tuple[Recipe, ...] = ()  # the recipes of its trained solvers
     reference: Reference = known  # how certified minima are found for the cards
     instances: int = 8  # how many held-out instances are on a card
     slow: bool = False  # whether certified minima take too long for experiments of quick size
-    contest: Contest | None = None  # what the bench does with it; None where it has no part in it
-    models: Mapping[str, Contest] = field(default_factory=dict)  # contests of the models that it serves, by their names
-    # harder families, by what is harder about them, from the held-out one
+    contest: Contest | None = None  # its contest in `lmd bench`; None if it has none
+    models: Mapping[str, Contest] = field(default_factory=dict)  # further contests, by the names of their models
+    # maps the held-out family to harder families, by name
     conditions: Callable[[Family], dict[str, Family]] = conditions
 
     @cached_property

@@ -120,7 +120,7 @@ def _fit_lassos(estimator: Any, problem: Any, options: Callable[[Any], dict[str,
 
     def call(rung: Any) -> list[Any]:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it did not converge
+            warnings.simplefilter("ignore")  # about missing convergence
             return [estimator(w, fit_intercept=False, **options(rung)).fit(A, b).coef_ for b, w in rows]
 
     return call
@@ -232,12 +232,12 @@ def _svm_pair(seed: int) -> solvers.Solver[Any]:
 
 
 def _published(seed: int) -> solvers.Solver[Any]:
-    """Return the same networks in the paper's algorithm: without corrections, the last step repeated forever."""
+    """Return the networks of `_svm_pair` in the paper's algorithm, without corrections; the last step is repeated."""
     return _svm_solver(dense_pair(51, 64, 96, 30.0, seed), "last")
 
 
 def _interior(seed: int) -> solvers.Solver[Any]:
-    """From the mean of a few optima."""
+    """Return a learned interior-point solver that starts at the mean of a few optima."""
     solver = solvers.LearnedInteriorPoint(51)
     with torch.no_grad():
         solver.guess.copy_(mean_optimum(SVM_DIGITS.train("standard"), seed))
@@ -283,7 +283,7 @@ def _fit_svms(estimator: Callable[[Any], Any], problem: Any) -> Call:
 
     def call(tolerance: Any) -> list[Any]:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it did not converge
+            warnings.simplefilter("ignore")  # about missing convergence
             models = [estimator(tolerance).fit(*pair) for pair in chosen]
         return [np.append(model.coef_[0], model.intercept_) for model in models]
 
@@ -297,7 +297,7 @@ def _libsvm(problem: Any) -> Call:
 
 
 def _liblinear(problem: Any) -> Call:
-    """Fit scikit-learn's LinearSVC (dual coordinate descent), which penalises the bias too, here by a hundredth."""
+    """Fit scikit-learn's LinearSVC (dual coordinate descent). It also penalises the bias, a hundredth as much here."""
     from sklearn.svm import LinearSVC
 
     options: dict[str, Any] = {"loss": "hinge", "intercept_scaling": 10.0, "max_iter": 100_000, "random_state": 0}
@@ -363,10 +363,10 @@ def _classifier_pair(seed: int) -> solvers.Solver[Any]:
 
 
 def _classifier_newton(seed: int) -> solvers.Solver[Any]:
-    """Start at the mean of a few optima of the problem with a small ridge; without it, separable data have no optimum.
+    """Return Newton's method from the mean of a few optima, found with a small ridge: separable data have no optimum.
 
-    Longer steps are for separated data. The learning rate is small: with 3e-2, three of four hundred instances
-    diverged.
+    After the second step, steps start longer, for data that are then separated. The learning rate is small, because
+    three of four hundred instances diverged with 3e-2.
     """
     start, solver = MeanInitialiser([500]), LearnedBlockNewton()
     start.fit_(start.mean[None], mean_optimum(CLASSIFIER_DIGITS.train("standard", ridge=1e-4), seed).float()[None])

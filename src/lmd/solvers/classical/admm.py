@@ -19,10 +19,10 @@ from lmd.terms.quadratic import times
 
 MAX_SIZE = 2048  # largest number of entries n of x, because `(n, n)` matrices are inverted
 MAX_TUNED_BLOCKS = 4  # with more blocks, their penalties are tuned together
-TINY_STEP = 1e-12  # prox step that only projects onto the domain of the term
+TINY_STEP = 1e-12  # a step so short that a prox only projects onto the domain of its term
 
-# For `CirculantADMM`: b / rho in units of the range of x, with b the size of an entry of p. One step flattens smaller
-# differences
+# For `CirculantADMM`: b / rho in units of the range of x, with b the size of an entry of p. One step flattens
+# differences below b / rho
 THRESHOLD = 0.12
 RELAXATION = 1.8  # r
 DOMAIN_PENALTY = 0.01  # e, in units of the smoothness of the misfit
@@ -50,10 +50,10 @@ class ADMM(Solver[ADMMState]):
 
     and u, v are updated with f and s in the same way. If f is a quadratic form x'Px / 2 + q'x, P replaces s, and -q
     replaces s u - v. The penalties r and s are multiples of the problem's own scale. They and the relaxation a are
-    learned for each phase. The last phase never ends, so the method converges from any point, for all penalties and
-    0 < a < 2 ([Eckstein and Bertsekas 1992](https://doi.org/10.1007/BF01581204)). y is a dual point and certifies x.
-    Each of the `blocks` of Kx has its own r: then r is a diagonal matrix, and K'rK replaces r K'K. This requires
-    instances that share their matrices.
+    learned for each phase of the iterations (`ends`). The last phase never ends, so the method converges from any
+    point, for all penalties and 0 < a < 2 ([Eckstein and Bertsekas 1992](https://doi.org/10.1007/BF01581204)). y is a
+    dual point and certifies x. With `blocks`, each block of Kx has its own r: then r is a diagonal matrix, and K'rK
+    replaces r K'K. This requires instances that share their matrices.
 
     If instances share P and K, the inverted matrices are cached for the next problems. If K is the identity and f a
     quadratic form, the answer is z, at which g is finite; if f is no quadratic form, it is u, at which f is finite.
@@ -222,7 +222,7 @@ def _scales(problem: Any, x: Tensor) -> Tensor:
     """Return the scales of r and s `(2,)`, or `(2, B)`.
 
     With P, the scale of r balances the ends of the spectrum of P^{-1}K'K ([Ghadimi, Teixeira, Shames and Johansson
-    2015](https://doi.org/10.1109/TAC.2014.2354892)). Without P, the scale of s is f's smoothness. In float64.
+    2015](https://doi.org/10.1109/TAC.2014.2354892)). Without P, the scale of s is f's smoothness. Computed in float64.
     """
     if x[0].numel() > MAX_SIZE:
         accepted = f"at most {MAX_SIZE}, as a matrix of them is inverted; take PDHG for more"
@@ -265,7 +265,7 @@ class CirculantADMM(Solver[CirculantState]):
 
     f has a prox, h is a sum of squares of circular blurs of x, and K takes differences. M = H + rho L + e with the
     Hessian H of h and a circulant L >= K'K. Both are diagonal in Fourier coefficients, and the step is exact except at
-    the border of K. ADMM with a proximal term and relaxation r converges for every rho, e > 0 and 0 < r < 2
+    the image border. ADMM with a proximal term and relaxation r converges for every rho, e > 0 and 0 < r < 2
     ([Fang, He, Liu and Yuan 2015](https://doi.org/10.1007/s12532-015-0078-2)). z is the answer; its dual point
     consists of p and grad h(x). An iteration costs two transforms for any blur.
     """

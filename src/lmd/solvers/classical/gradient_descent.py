@@ -34,7 +34,7 @@ class _GradientSolver(Solver[S]):
     """A method with step sizes and one subgradient per step.
 
     Args:
-        steps: The step-sizes t_k: a positive number, or `Steps`.
+        steps: The step sizes t_k: a positive number, or `Steps`.
     """
 
     step_cost: ClassVar = {"subgradient": 1}
@@ -64,7 +64,7 @@ class GradientDescent(_GradientSolver[State]):
 
 @dataclass(frozen=True, kw_only=True)
 class NesterovState(State):
-    """Points, extrapolated points y_k and m_k."""
+    """Points x_k, extrapolated points y_k and the number m_k that defines the momentum."""
 
     extrapolated: Tensor
     momentum: float = 1.0
@@ -212,7 +212,7 @@ def backtrack(
 ) -> tuple[Any, Tensor, Tensor]:
     """Double curvatures until trials succeed; return the trial, its curvature `(B,)` and the number of trials `(B,)`.
 
-    `attempt` maps curvatures to a tuple whose last entry is the excess `(B,)`; a trial succeeds if it is at most 0.
+    `attempt` maps curvatures to a tuple whose last entry is the excess `(B,)`; a trial succeeds if this is at most 0.
     """
     trial, trials = attempt(curvature), torch.ones_like(curvature, dtype=torch.int64)
     for _ in range(doublings):
@@ -227,7 +227,7 @@ def backtrack(
 
 @dataclass(frozen=True)
 class CurvaturePair:
-    """A move and a change of the gradient in one step, flattened to `(B, n)`."""
+    """The move and the change of the gradient in one step, flattened to `(B, n)`."""
 
     move: Tensor  # s = x_{k+1} - x_k
     change: Tensor  # y = g_{k+1} - g_k
@@ -293,7 +293,7 @@ def curvature_pair(move: Tensor, change: Tensor, gradient: Tensor) -> CurvatureP
 
 
 def _direction(gradient: Tensor, pairs: tuple[CurvaturePair, ...]) -> tuple[Tensor, Tensor]:
-    """Return -H g `(B, n)` by the two-loop recursion, and which instances `(B,)` have any pair.
+    """Return -H g `(B, n)` by the two-loop recursion, and which instances `(B,)` have a pair.
 
     For the others H is 1 / ||g||, so that the first step has length 1.
     """
@@ -320,7 +320,7 @@ def two_loops(gradient: Tensor, pairs: tuple[CurvaturePair, ...], first: Callabl
 
 
 def _line_search(problem: Problem, state: LBFGSState, direction: Tensor) -> tuple[Tensor, ...]:
-    """Return the last accepted points, their values and subgradients, which moved, and the number of evaluations.
+    """Return the last accepted points, their values and subgradients, which instances moved, and the evaluations.
 
     The step length is doubled until the value does not fall enough; then the search interval is bisected.
     """

@@ -124,18 +124,18 @@ class InteriorState(DualState):
 class InteriorPoint(Solver[InteriorState]):
     r"""Newton's method on the perturbed optimality conditions of an SVM, with a perturbation that falls to 0.
 
-    With rows y_i (phi_i, 1) and x = (w, b), the SVM is the quadratic program
+    With labels y_i, features phi_i, rows y_i (phi_i, 1) and x = (w, b), the SVM is the quadratic program
 
         min 1/2 ||w||^2 + C \sum slack   over  rows x + slack - surplus = 1, slack >= 0, surplus >= 0,
 
-    with a dual point a in [0, C]^m. It is optimal if (w, 0) = rows'a and all products a * surplus and (C - a) * slack
-    are 0. A step aims at products of sigma mu, where mu is their mean. An instance first tries Mehrotra's corrected
-    direction. It takes a step that stays in a neighbourhood: products are at least gamma mu, residuals fall no more
-    slowly than mu up to a factor, and mu falls in proportion to the step. Otherwise it takes the plain direction, for
-    which such a step always exists. So mu falls to 0, and f(x) to the minimum: Zhang 1994, "On the
-    convergence of a class of infeasible interior-point methods for the horizontal linear complementarity
-    problem"; Wright 1997, chapter 6. Ten to twenty iterations are usual; each one factorises a matrix of size n
-    per instance.
+    with a dual point a in [0, C]^m. x and a are optimal if (w, 0) = rows'a and all products a * surplus and
+    (C - a) * slack are 0. A step aims at products of sigma mu, where mu is their mean. An instance first tries
+    Mehrotra's corrected direction. It accepts a step that stays in a neighbourhood: products are at least gamma mu,
+    residuals fall no more slowly than mu up to a factor, and mu falls in proportion to the step. If all such steps are
+    tiny, it takes the plain direction, for which an acceptable step always exists. So mu falls to 0, and f(x) to the
+    minimum: Zhang 1994, "On the convergence of a class of infeasible interior-point methods for the horizontal linear
+    complementarity problem"; Wright 1997, chapter 6. Ten to twenty iterations are usual; each one factorises a matrix
+    of size n per instance.
 
     Args:
         precision: An instance is solved if the sum of its products is at most this share of the value; 0 or more.

@@ -120,7 +120,7 @@ class RelaxedState(DualState):
     tau: Tensor  # `(B,)`; sigma is 1 / (tau ||K||^2)
     anchor: Tensor  # x_k when the steps were last balanced
     anchor_dual: Tensor  # p_k when the steps were last balanced
-    known: Tensor  # whether tau is in units of the problem `(B,)`; it then mostly fits and is balanced later
+    known: Tensor  # whether tau is in units of the problem `(B,)`; it then usually fits, so balancing begins later
 
 
 class RelaxedPDHG(Solver[RelaxedState]):
@@ -132,7 +132,7 @@ class RelaxedPDHG(Solver[RelaxedState]):
     it takes half as many iterations as PDHG, at the same cost. In the answer z~, p is feasible and x in the domain.
 
     `tau` is `ratio` in units of the problem, range of x / size of p / ||K|| (`Composite.step_scale`), if these are
-    known; otherwise it is PDHG's own tau. Later, tau is *balanced* ever more rarely: it moves towards
+    known; otherwise usually PDHG's own tau. Later, tau is *balanced* ever more rarely: it moves towards
     ||x_k - x_j|| / ||p_k - p_j|| / ||K||, where j is the iteration of the last balancing. In the end tau is fixed.
 
     Args:
@@ -177,8 +177,8 @@ class RelaxedPDHG(Solver[RelaxedState]):
         known = torch.isfinite(scale)
         tau = torch.where(known, self.ratio / problem.operator.norm * scale, _own_step(problem, x, own))
         if len(getattr(problem, "regularisers", ())) > 1:
-            # Other terms than that of the differences have dual points in other units, which PDHG's tau respects: a
-            # tau that is far from PDHG's is balanced from the beginning
+            # The dual points of the other terms have other units than those of the differences, and PDHG's tau takes
+            # this into account. So a tau that is far from PDHG's is balanced from the beginning
             known = known & (tau <= MAX_STEP_RATIO * own) & (MAX_STEP_RATIO * tau >= own)
         return RelaxedState(
             x, k, dual=dual, relaxed=x, relaxed_dual=dual, tau=tau, anchor=x, anchor_dual=dual, known=known
@@ -207,7 +207,7 @@ class RelaxedPDHG(Solver[RelaxedState]):
 
 
 def _own_step(problem: Any, x: Tensor, own: Scale) -> Tensor:
-    """Return PDHG's own tau `(B,)`, or the tau from the units of the problem if that is very different.
+    """Return PDHG's own tau `(B,)`, or the tau from the units of the problem if the two are far apart.
 
     The unit of x is the distance to the minimiser of g, over ||K||; the unit of p is the length of a subgradient.
     """
@@ -223,18 +223,18 @@ def _own_step(problem: Any, x: Tensor, own: Scale) -> Tensor:
 
 
 def is_balancing_due(k: int) -> bool:
-    """Whether steps are balanced after iteration k."""
+    """Return whether steps are balanced after iteration k."""
     return k % BALANCING_INTERVAL == 0 and k <= MAX_BALANCING_ITERATION and (k // BALANCING_INTERVAL).bit_count() == 1
 
 
 def balanced(problem: Any, state: RelaxedState) -> RelaxedState:
-    """Return the state with log tau moved half of the way to the balance of the last primal and dual moves.
+    """Return the state with log tau moved halfway to the balance of the primal and dual moves since the last balancing.
 
     tau changes by at most a factor of 4.
     """
     moved, dual_moved = size_of(state.relaxed - state.anchor), size_of(state.relaxed_dual - state.anchor_dual)
     wanted = moved / (dual_moved * problem.operator.norm) / state.tau
     due = ~state.known | (state.iteration >= MIN_TRUSTED_ITERATION)
-    wanted = torch.where(due & torch.isfinite(wanted), wanted.clamp(1 / 16, 16), 1.0)  # x may rest at its bounds
+    wanted = torch.where(due & torch.isfinite(wanted), wanted.clamp(1 / 16, 16), 1.0)  # x or p may not have moved
     anchor, dual = state.relaxed, state.relaxed_dual
     return replace(state, tau=state.tau * wanted.sqrt(), anchor=anchor, anchor_dual=dual)

@@ -20,7 +20,7 @@ EQUATION_COMPLIANCE = 1e-8  # regularisation of equations, relative to P + A'wA,
 BOUNDARY_SHARE = 0.995  # largest share of the way to the boundary that a step may go
 MAX_CORRECTED_ITERATIONS = 40  # Mehrotra's steps may cycle, so later steps are plain and shorter
 PRECISION = 1e-14  # an instance is solved when the sum of its products is below this share of the value
-SPENT_SHARE = 1e-4  # an instance also ends when its products are this share of that limit
+SPENT_SHARE = 1e-4  # an instance also ends when its products are this share of the limit by `PRECISION`
 MIN_STEP = 1e-10  # an instance ends when its step is shorter
 
 
@@ -50,7 +50,7 @@ class Summand:
         self.total_place: int | None = None
 
     def hessian(self) -> Tensor:
-        """Return M'cM `(n, n)`, or `(B, n, n)` if instances differ."""
+        """Return M'cM `(n, n)` with the curvatures c, or `(B, n, n)` if instances differ."""
         c = self.curvature[0] if bool((self.curvature == self.curvature[:1]).all()) else self.curvature
         if self.matrix is None:
             return torch.diag_embed(c)
@@ -72,7 +72,7 @@ class Program:
     r"""min x'Px / 2 + q'x + w't over low <= Ax + t <= high and t >= 0, with t = 0 in rows with w = 0, in float64.
 
     A fold w max(0, k - z) becomes wt over t >= 0 and z + t >= k; see `lmd.terms.base.Pieces`. The program is scaled so
-    that P has the diagonal 1, A has unit rows, and x and the value are near 1. x is `(B, n)`; t, multipliers `(B, m)`.
+    that P has diagonal 1, A has unit rows, and x and the value are near 1. x is `(B, n)`; t and multipliers `(B, m)`.
     """
 
     P: Tensor  # `(n, n)` or `(B, n, n)`
@@ -242,7 +242,7 @@ def matrix_of(K: LinearOperator, x: Tensor) -> Tensor:
 
 
 class LinearSystem:
-    """The factorised matrix P + A'wA with the equations; w are the weights `(B, m)` of rows and of t, eliminated."""
+    """The factorised matrix P + A'wA, bordered by the equations; w are the row weights `(B, m)` after eliminating t."""
 
     def __init__(self, program: Program, weight: Tensor, fold_weight: Tensor) -> None:
         self.program, self.weight, self.both = program, weight, weight + fold_weight
@@ -452,7 +452,7 @@ def _with_answer(state: QPInteriorState, like: Tensor) -> QPInteriorState:
 
 
 def _is_solved(state: QPInteriorState) -> Tensor:
-    """Return which instances `(B,)` have products and residuals within rounding, relative to the value.
+    """Return which instances `(B,)` have products within rounding of the value and residuals within rounding of x.
 
     Instances with far smaller products are solved too: their residuals are rounding, which steps do not reduce.
     """

@@ -48,7 +48,7 @@ class Metric(nn.Module, Configurable):
     def fit_(self, matrix: Tensor) -> None:
         """Initialise M with a positive definite matrix `(n, n)`, such as an inverse Hessian.
 
-        A diagonal M becomes the largest multiple of the matrix's diagonal that is at most the matrix.
+        A diagonal M becomes the largest multiple of the matrix's diagonal with matrix - M positive semidefinite.
         """
         matrix = matrix.double()
         if self.dense:
@@ -72,8 +72,8 @@ class LearnedGradientState(State):
 class LearnedGradient(Solver[LearnedGradientState]):
     r"""x_{k+1} = P(y_k - t_k H_k g(y_k)), y_{k+1} = P(x_{k+1} + m_k (x_{k+1} - x_k)), with H_0, t_k and m_k learned.
 
-    H_0 is a metric, such as an inverse Hessian that suits the class. P is the Euclidean projection onto the problem's
-    domain. With a `memory`, m_k = 0 and H_k is the matrix of L-BFGS for the last steps
+    H_0 is a metric, such as an inverse Hessian that suits the problem class. P is the Euclidean projection onto the
+    problem's domain. Without `memory`, H_k = H_0; with it, m_k = 0 and H_k is the matrix of L-BFGS for the last steps
     ([Nocedal 1980](https://doi.org/10.1090/S0025-5718-1980-0572855-7)), with the metric instead of a scaled identity.
 
     An iteration costs one gradient and no value. Iterations past N repeat the last learned step. Convergence is not
@@ -82,7 +82,7 @@ class LearnedGradient(Solver[LearnedGradientState]):
     Args:
         metric: H_0; its size is the number of entries of x.
         iterations: N, the number of learned t_k and m_k.
-        memory: Number of stored curvature pairs; 0 is momentum instead.
+        memory: Number of stored curvature pairs; 0 uses momentum instead.
     """
 
     stays_in_domain = True
@@ -118,10 +118,10 @@ class LearnedGradient(Solver[LearnedGradientState]):
 
 
 class LearnedBlockNewton(Solver[State]):
-    r"""x_{k+1} = x_k - t_k (M + d_k trace(M) / n)^{-1} g_k; M is the problem's block matrix at x_k with caution c_k.
+    r"""x_{k+1} = x_k - t_k (M + d_k trace(M) / n)^{-1} g_k; M is the problem's `newton_blocks` at x_k with caution c_k.
 
-    t_k, c_k and d_k are learned for each iteration. For cross entropy, M sums over the data pairs, weighted by their
-    errors, and a tenth of the pairs suffices ([Boehning 1992](https://doi.org/10.1007/BF00048682) has one M for all x).
+    t_k, c_k and d_k are learned for each iteration. For cross entropy, M is a weighted sum over the tenth of the data
+    pairs with the largest errors ([Boehning 1992](https://doi.org/10.1007/BF00048682) uses one M for all x).
     Convergence is not guaranteed; wrap the solver in `Sequential` to continue with a method that converges.
 
     Args:

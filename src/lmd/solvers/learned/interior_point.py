@@ -28,7 +28,7 @@ class LearnedInteriorState(DualState):
 
     sets: Tensor  # the data sets `(S,)`
     place: Tensor  # position of each instance's data set in `sets` `(B,)`
-    numbers: Tensor  # rows of each data set that take part `(S, k)`
+    numbers: Tensor  # indices of the rows of each data set that are used `(S, k)`
     inner: Iterate
 
 
@@ -36,9 +36,9 @@ class LearnedInteriorPoint(LearnedPrefix[LearnedInteriorState]):
     r"""Predictor-corrector steps from a learned start, on the rows with the least margins; then `InteriorPoint`.
 
     The directions are those of `InteriorPoint`. All instances start at one learned point with a learned mean product
-    mu_0. Each row starts with a dual number, slack and surplus whose products are exactly mu_0: the dual
-    number is C/2 (1 + u / (1 + sqrt(u^2 + 1))) with u = C (1 - margin) / 2 mu_0. The rows with the least margins take
-    part; they are chosen again before the third and the sixth iteration. The centring, as a multiple of Mehrotra's
+    mu_0. Each row starts with a dual number, slack and surplus whose products are exactly mu_0: the dual number is
+    C/2 (1 + u / (1 + sqrt(u^2 + 1))) with u = C (1 - margin) / (2 mu_0). Only the rows with the least margins are used;
+    they are chosen again before the third and the sixth iteration. The centring, as a multiple of Mehrotra's
     ([Mehrotra 1992](https://doi.org/10.1137/0802028)), and the share of the way to the boundary are learned for each
     iteration; there is no line search. `InteriorPoint` continues from the last points, on all rows.
 

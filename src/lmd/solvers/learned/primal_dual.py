@@ -59,7 +59,7 @@ def convolve(parts: Sequence[Tensor], kernel: Tensor) -> Tensor:
 
 
 def at_middle(kernels: Tensor, axes: int) -> Tensor:
-    """Return a view `(...)` of the middle entries of kernels `(..., k, ...)` with this number of axes."""
+    """Return a view `(...)` of the middle entries of kernels `(..., k, ...)` with `axes` axes."""
     for _ in range(axes):
         kernels = kernels.select(-1, kernels.shape[-1] // 2)
     return kernels
@@ -81,13 +81,13 @@ class LearnedDual(LearnedPrefix[LearnedDualState]):
     default) or a volume.
 
     Every p_k is feasible whatever was learned, so there is a duality gap at every iteration. From iteration N on the
-    method is FGP with restarts, started at p_N, whose dual values converge as O(1/k^2) from any start. The iteration
-    is homogeneous in y and the weight together and translation equivariant, so one solver serves all weights and image
-    sizes. It starts at p = 0 and uses only the shape of x0.
+    method is FGP with restarts, started at p_N. Its dual values converge as O(1/k^2) from any start. Scaling the data
+    and the weight together only scales the iterates, and the iteration is translation equivariant. So one solver serves
+    all weights and image sizes. The method starts at p = 0 and uses only the shape of x0.
 
     Args:
         iterations: N.
-        kernel: The side of the convolutions, odd.
+        kernel: Side length of the kernels, odd.
         axes: Number of axes of the differences: 1 for signals, 2 for images, 3 for volumes.
     """
 
@@ -139,9 +139,9 @@ class LearnedFGP(LearnedPrefix[LearnedFGPState]):
     learned step sizes s_k, in multiples of FGP's own step. An iteration costs the same as in FGP. P is the projection
     onto the domain of g*, x(p) = argmin_x f(x) + <Kx, p>, gamma the strong convexity of f; x_k = x(p_k).
 
-    The schedule depends on the *roughness* of the data, r = gamma mean |Ky| / b, where b bounds the dual points. The
-    iteration is homogeneous in the data and the weight, so noise level and weight matter only through r. `numbers`
-    `(2, J, N)` has a schedule for each roughness of a geometric grid; between nodes it is interpolated in log r.
+    The schedule depends on the *roughness* of the data y, r = gamma mean |Ky| / b, where b bounds the dual points.
+    Scaling y and the weight together only scales the iterates, so noise level and weight matter only through r.
+    `numbers` `(2, J, N)` has a schedule for each of J values of r on a geometric grid, interpolated linearly in log r.
 
     p_0 = 0 by default. If `coarse`, p_0 comes from the same N iterations on squares of 2 x 2 pixels, which start on
     still coarser pixels, and so on (`lmd.problems.tv`). This adds a third to the work. Only iterations on the full grid
@@ -200,7 +200,7 @@ def between(rough: float, count: int = NODES) -> tuple[int, float]:
 
 
 def roughness(problem: Any) -> Tensor:
-    """Return gamma mean |Ky| / b `(B,)`."""
+    """Return the roughness gamma mean |Ky| / b `(B,)` of the data y: see `LearnedFGP`."""
     length = L1(1.0).value(problem.differences(problem.f.y))
     weight = problem.g.weight
     mean = weight.flatten(1).mean(dim=1) if isinstance(weight, Tensor) and weight.ndim > 1 else weight
@@ -231,21 +231,21 @@ class LearnedSaddle(LearnedPrefix[LearnedSaddleState]):
 
     P is the exact projection onto the feasible dual points, Q the projection onto the box that contains the pixels, and
     L the smoothness of f. A_k, M_k, E_k are convolutions that mix the components of dual fields; C_k and D_k act on
-    images. All differ in every iteration and act along `axes` axes: signals, images (2, the default) or volumes. f is
-    the sum of all terms except the one of the differences; each is smooth or a box. If entries are lost (`masked`), C_k
-    has a kernel for each pair (from, to) of kept and lost entries, and D_k has one for each `to`. PDHG with steps sigma
-    and tau is the case A_k = E_k = sigma, C_k = -tau at the middle of the kernels, up to its prox. Training starts
-    there.
+    images. Each iteration has its own kernels, with `axes` axes: for signals, images (2, the default) or volumes. f is
+    the sum of all terms except the term of the differences; each is smooth or a box. If entries are lost (`masked`),
+    C_k has four kernels, from kept or lost entries to kept or lost entries; D_k has two, to kept and to lost entries.
+    Training starts at PDHG with steps sigma and tau, up to its prox: A_k = E_k = sigma and C_k = -tau at the middle of
+    the kernels.
 
     Whatever was learned, p_k is feasible and x_k lies in the box, so there is a duality gap at every iteration and
     nothing diverges. From iteration N on the method is PDHG, started at x_N and p_N, which converges from any start. It
-    uses tau / `settle`, because short primal steps disturb x_N least. The kernels do not depend on units: see
-    `LearnedDual`. The first step fills lost pixels from their neighbours, because y has no data there.
+    uses tau / `settle`, because short primal steps disturb x_N least. As in `LearnedDual`, the kernels do not depend on
+    the scale of the data. The first step fills lost pixels from their neighbours, because they have no data.
 
     Args:
         iterations: N.
-        kernel: The side of the convolutions of dual points, odd.
-        primal_kernel: The side of the convolutions of images, odd.
+        kernel: Side length of the kernels for dual points, odd.
+        primal_kernel: Side length of the kernels for images, odd.
         masked: Whether kernels distinguish kept entries from lost ones.
         tau: Primal step of the final PDHG, before division by `settle`; None is PDHG's default.
         settle: Divisor of tau in the final PDHG, positive.

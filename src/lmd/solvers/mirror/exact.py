@@ -26,7 +26,7 @@ CURVATURE_DECAY = 0.9  # the first trial of a step uses the curvature of the las
 
 @dataclass(frozen=True, kw_only=True)
 class BacktrackedState(DualState):
-    """Points of both sequences, and the estimated curvature."""
+    """The points x and z, and the estimated curvature."""
 
     mirrored: Tensor  # z `(B, ...)`, the point of the mirror steps
     curvature: Tensor  # M `(B,)`: f was M-smooth relative to the potential along the last step
@@ -39,9 +39,9 @@ class BacktrackedMirrorDescent(Solver[BacktrackedState]):
 
         f(x_{k+1}) <= f(x_k) + <g_k, x_{k+1} - x_k> + M_k B(x_{k+1}, x_k),
 
-    for each instance. The theorem of relative smoothness needs only this condition, so no constant has to be known
-    ([Bauschke, Bolte and Teboulle 2017](https://doi.org/10.1287/moor.2016.0817)). A problem that is not smooth is
-    smoothed by widths w_k = `width` delay / (delay + k), which fall to 0. The mirror has to be exact.
+    for each instance; B is the Bregman divergence. The theorem of relative smoothness needs only this condition, so no
+    constant has to be known ([Bauschke, Bolte and Teboulle 2017](https://doi.org/10.1287/moor.2016.0817)). A problem
+    that is not smooth is smoothed with widths w_k = `width` delay / (delay + k), which fall to 0.
 
     If `accelerated`, there is momentum: with a = (1 + \sqrt{1 + 4 M A}) / 2 M, A' = A + a and y = x + a/A' (z - x),
 
@@ -140,7 +140,7 @@ class ExactMirrorDescent(LearnedPrefix[ExactState]):
     followed by accelerated `BacktrackedMirrorDescent` with the last mirror, which converges from any point. If f is not
     smooth, f_w is f smoothed by w (`Problem.smoothed_gradient`), or the mean of f_w over several `widths` with learned
     shares. The dual points of the smoothing are feasible, so there is a duality gap in every iteration if the problem
-    has a dual. There are no step sizes: the slopes of the mirrors play their role, in units of 1 / L.
+    has a dual. The slopes of the mirrors replace step sizes, in units of 1 / L; L is the smoothness of f, 1 if unknown.
 
     x_{-1} = x_{-2} is a guess of the solution: x_0 with unknown entries filled in, or a learned point in `dimension`
     variables. Training starts with m_0 = -1, so that v_0 is the guess.

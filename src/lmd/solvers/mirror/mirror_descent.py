@@ -159,7 +159,7 @@ class CorrectedMirrorDescent(MirrorDescent):
         self.corrections = nn.Parameter(torch.full((iterations,), 0.5))
 
     def keeps_to_domain(self, problem: Problem) -> bool:
-        """Return whether points stay in the domain; on a domain this requires an exact mirror, without corrections."""
+        """Return whether points stay in the domain; corrections may leave it, so a domain requires an exact mirror."""
         return super().keeps_to_domain(problem) and (problem.domain is None or self.mirror.is_exact)
 
     def step(self, problem: Problem, state: MirrorState) -> MirrorState:
@@ -231,9 +231,9 @@ class ProximalMirrorDescent(MirrorDescent):
     r"""x_{k+1} = argmin_x <grad f(x_k), x> + g(x) + B(x, x_k) / t_k for a `PenalisedProblem` f + g or a `Lasso`.
 
     A step is y_k = to_dual(x_k) - t_k grad f(x_k), x_{k+1} = argmin_x Psi(x) - <y_k, x> + t_k g(x), for the mirrors and
-    penalties of `proximal_step`. Duchi, Shalev-Shwartz, Singer and Tewari 2010, "Composite objective mirror
-    descent". With the Euclidean mirror this is the proximal gradient method. With a learned `DiagonalQuadratic` and
-    `L1` it is iterative shrinkage with learned weights.
+    penalties of `proximal_step`; B is the Bregman divergence of the potential Psi. Duchi, Shalev-Shwartz, Singer and
+    Tewari 2010, "Composite objective mirror descent". With the Euclidean mirror this is the proximal gradient method.
+    With a learned `DiagonalQuadratic` and `L1` it is iterative shrinkage with learned weights.
 
     Args:
         mirror: A mirror that `proximal_step` supports together with the penalty.
