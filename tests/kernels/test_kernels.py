@@ -1,6 +1,7 @@
 """Compiled convolutions give PyTorch's numbers to rounding, derivatives included, whatever the size."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import conv2d
 
+import lmd
 from lmd import kernels
+from lmd.problems import TVDenoising, TVInpainting
 
 compiled = pytest.mark.skipif(kernels.library() is None, reason="no compiled kernels: installed without a C compiler")
 
@@ -65,5 +68,25 @@ def test_the_number_of_threads_does_not_matter(threads: int) -> None:
     try:
         torch.set_num_threads(threads)
         assert torch.equal(kernels.convolve(x, kernel), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+@compiled
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are listed by Linux alone")
+@pytest.mark.parametrize(
+    "problem", [TVDenoising, lambda y, weight: TVInpainting(y, torch.ones(1, 1, 400, 400), weight)]
+)
+def test_solves_one_after_the_other_use_the_same_threads(problem):
+    images = torch.rand(1, 3, 400, 400, generator=torch.Generator().manual_seed(0))
+    problem = TVInpainting(images, torch.ones(1, 1, 400, 400), 0.3) if is_masked else TVDenoising(images, 0.3)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        lmd.solve(problem, tolerance=0.1)
+        first = {path.name for path in Path("/proc/self/task").iterdir()}
+        for _ in range(3):
+            lmd.solve(problem, tolerance=0.1)
+        assert {path.name for path in Path("/proc/self/task").iterdir()} <= first  # none was started anew
     finally:
         torch.set_num_threads(before)

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import lmd
 from lmd.errors import InputError
-from lmd.operators import Blur, ParallelBeam, gaussian_kernel
+from lmd.operators import Blur, ParallelBeam, gaussian_kernel, motion_kernel
 from lmd.problems import TomographyFamily, TVDeblurring, TVDeblurringFamily, TVTomography
 from lmd.problems.base import autograd_subgradient
 from lmd.solvers import PDHG
@@ -199,3 +199,14 @@ def test_float64_is_not_rounded_to_the_default_dtype_on_the_way():
     problem = make("circular", box=(0.1, 0.7))
     x = random(2, 2, 5, 6)
     assert set(problem.f.tilted_minimiser(x).flatten().tolist()) == {0.1, 0.7}
+
+
+def test_gaps_do_not_compute_the_norm_of_a_blur_again(monkeypatch):
+    counts = []
+    norm_bound = lmd.operators.blur.norm_bound
+    monkeypatch.setattr(lmd.operators.blur, "norm_bound", lambda *given: counts.append(1) or norm_bound(*given))
+    noisy = torch.rand(1, 1, 24, 24, generator=torch.Generator().manual_seed(0))
+    problem = TVDeblurring(noisy, motion_kernel(5.0, 0.6), weight=0.05)
+    for _ in range(3):
+        problem.certified_gap(noisy, torch.zeros_like(problem.operator(noisy)))
+    assert len(counts) == 1
