@@ -100,7 +100,7 @@ static inline void watch_others(Meeting *here, int *arrived) {
 static inline void solve_each(
     Meeting *here, long count, int threads, void (*solve)(void *, long), void *batch) {
     int arrived = 0;
-    if (threads == 1)
+    if (threads <= 1)
         for (long n = 0; n < count && !has_failed(here); n++) solve(batch, n);
     else
 #pragma omp parallel num_threads(threads)

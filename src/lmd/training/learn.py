@@ -146,8 +146,8 @@ class _Learning:
         self.validation = self._draw_evaluation(N_VALIDATION, VALIDATION)
         check_minima(self.validation)
         few = self._draw_training(N_TRAINING // self.divisor)
-        affordable = 60 * self.minutes / 20 / max(clock() - begun, 1e-3)  # such draws that fit into 1/20 of the time
-        most = len(few.x0) * min(MAX_TRAINING_FACTOR, 2 ** max(0, int(math.log2(max(affordable, 1.0)))))
+        affordable = 60 * self.minutes / 20 / max(clock() - begun, 1e-3)  # how often that fits into 1/20 of the time
+        most = N_TRAINING // self.divisor * min(MAX_TRAINING_FACTOR, 2 ** max(0, int(math.log2(max(affordable, 1.0)))))
         count = before["training"] if before else most
         self.info = ClassInfo(few if count == len(few.x0) else self._draw_training(count))
         check_minima([self.info.train])
